@@ -18,8 +18,7 @@
 #   make stress     the native tests of random operations with 100,000 of them; make test takes a share of it
 #   make race       threads that fault against pages that move, for RACE_MINUTES (60)
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
-#   make bench-plan planners and simulator: the sources' findings; all policies on steps recorded here, on this machine
-#                   as it is probed; and the G10 traces if their folder is at $(G10)
+#   make sources    the sources' findings as a page, in build/sources.md; G10's if the folder of its traces is at $(G10)
 #   make corpus     a dozen steps in build/corpus for `ebbtide compare`: recorded here, fake ones of 8 and 70 billion
 #                   parameters, and the G10 traces if their folder is at $(G10)
 #   make clean      remove what was built (.venv stays; `make distclean` removes that too)
@@ -38,23 +37,17 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
-.PHONY: bench-plan calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
+.PHONY: sources calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
 .PHONY: dev distclean numa-test versions visit wheel
 
 demo: install
 	$(PY) -m demo.demo
 
 G10 ?= ../shared/g10
-STEPS := gpt2-bf16 resnet50 gpt-210M
-bench-plan: install
-	$(PY) -m bench.papers.findings
-	mkdir -p build/steps
-	$(VENV)/bin/ebbtide probe -o build/steps/machine.toml
-	for net in $(STEPS); do \
-	  $(VENV)/bin/ebbtide trace -o build/steps/$$net.trace -m bench.step.train $$net --steps 3 --result build/steps/$$net.json; \
-	  $(VENV)/bin/ebbtide compare build/steps/$$net.trace --machine build/steps/machine.toml; \
-	done
-	@if [ -f $(G10)/check.py ]; then $(PY) -m bench.papers.g10 $(G10); else echo "no G10 traces at $(G10): name their folder with G10=..."; fi
+sources: install
+	$(PY) -m bench.papers.pinpointing
+	G10=$(G10) $(PY) -m bench.papers.findings --out build/sources.md
+	cat build/sources.md
 
 corpus: install
 	$(PY) -m bench.planning.corpus build/corpus $(if $(wildcard $(G10)/check.py),--g10 $(G10))

@@ -1,6 +1,6 @@
 """Train one of seven model families on noise: what ``bench/papers/pinpointing.py`` records.
 
-    python -m bench.papers.train_family FAMILY [--steps 3]
+    python -m bench.papers.train_family FAMILY [--batch N] [--extent N] [--steps 3]
 
 Plain PyTorch, random weights, nothing is downloaded. A step has some hundreds of megabytes and takes a second or two.
 """
@@ -30,30 +30,27 @@ VOCABULARY = 8192
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``inputs`` draws one batch and its labels; the model's output, or its ``logits``, are [..., classes]."""
+    """``inputs`` draws a batch of so many, each of an extent (pixels a side, tokens, numbers), and its labels; the
+    model's output, or its ``logits``, are [..., classes]."""
 
     model: Callable[[], nn.Module]
-    inputs: Callable[[torch.Generator], tuple[Tensor, Tensor]]
+    inputs: Callable[[torch.Generator, int, int], tuple[Tensor, Tensor]]
+    batch: int
+    extent: int
     adam: bool = False
 
 
-def images(batch: int, side: int, classes: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
-    return lambda generator: (
-        torch.randn(batch, 3, side, side, generator=generator),
-        torch.randint(classes, (batch,), generator=generator),
-    )
+def images(generator: torch.Generator, batch: int, side: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(batch, 3, side, side, generator=generator), torch.randint(100, (batch,), generator=generator)
 
 
-def texts(batch: int, length: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(VOCABULARY, (batch, length + 1), generator=generator)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    return draw
+def texts(generator: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    tokens = torch.randint(VOCABULARY, (batch, length + 1), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def vectors(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    return torch.randn(1024, 2048, generator=generator), torch.randint(100, (1024,), generator=generator)
+def vectors(generator: torch.Generator, batch: int, width: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(batch, width, generator=generator), torch.randint(100, (batch,), generator=generator)
 
 
 def mlp() -> nn.Module:
@@ -105,19 +102,21 @@ class Recurrent(nn.Module):
 
 
 FAMILIES = {
-    "mlp": Family(mlp, vectors),
-    "vgg": Family(vgg, images(16, 96, 100)),
-    "resnet": Family(resnet, images(8, 160, 100)),
-    "bert": Family(bert, texts(8, 128), adam=True),
-    "gpt": Family(gpt, texts(4, 256), adam=True),
-    "vit": Family(vit, images(8, 224, 100), adam=True),
-    "lstm": Family(Recurrent, texts(32, 48)),
+    "mlp": Family(mlp, vectors, 1024, 2048),
+    "vgg": Family(vgg, images, 16, 96),
+    "resnet": Family(resnet, images, 8, 160),
+    "bert": Family(bert, texts, 8, 128, adam=True),
+    "gpt": Family(gpt, texts, 4, 256, adam=True),
+    "vit": Family(vit, images, 8, 224, adam=True),
+    "lstm": Family(Recurrent, texts, 32, 48),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train one model family on noise.")
     parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--extent", type=int)
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -128,7 +127,7 @@ def main() -> None:
     optimizer = AdamW(parameters, lr=1e-4) if family.adam else SGD(parameters, lr=0.01, momentum=0.9)
     for step in range(args.steps):
         started = time.perf_counter()
-        inputs, labels = family.inputs(generator)
+        inputs, labels = family.inputs(generator, args.batch or family.batch, args.extent or family.extent)
         optimizer.zero_grad()
         output = model(inputs)
         logits = output if isinstance(output, Tensor) else output.logits

@@ -37,12 +37,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """An answer. ``values`` are those of the columns (empty without an answer). No answer is below ``bound``."""
+    """An answer. ``values`` are those of the columns (empty without an answer)."""
 
     outcome: Outcome
     values: Floats
     objective: float = inf
-    bound: float = -inf
 
 
 @dataclass(slots=True)
@@ -119,10 +118,8 @@ class Program:
         if not feasible:
             return Answer(Outcome.NONE, np.empty(0))
         solved = status in (statuses.kOptimal, statuses.kModelEmpty)
-        objective = float(info.objective_function_value)
-        bound = float(info.mip_dual_bound) if whole and any(self.integer) else objective if solved else -inf
         values = np.array(solver.getSolution().col_value, dtype=np.float64)
-        return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, objective, bound)
+        return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, float(info.objective_function_value))
 
 
 def _silent_solver() -> "highspy.Highs":

@@ -44,8 +44,10 @@ STAGING = 6
 STATES = (StorageKind.OPTIMIZER_STATE, StorageKind.GRADIENT)
 
 
-def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    """Make the plan. Raises InfeasibleBudgetError, which names the least budget.
+def ten_cache(trace: Trace, machine: Machine, budget_bytes: int, prefetches: bool = True) -> Plan:
+    """Make the plan. Without ``prefetches`` its cache stands alone: what is not there comes when it is used.
+
+    Raises InfeasibleBudgetError, which names the least budget.
 
     At that budget, all parameters, gradients and optimizer state are away. Raises PlanError if the slow tiers have no
     room for them.
@@ -64,7 +66,7 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     _stage_states(pressure, np.flatnonzero(is_state & apart))
     table = _Table.of(pressure, np.flatnonzero(is_parameter & apart))
     cached = buffers(table.sizes, CACHE_SHARE * _free_bytes(pressure, budget_bytes), table.least)
-    _schedule(pressure, table, cached)
+    _schedule(pressure, table, cached, prefetches)
     pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
     homes = _placed(pressure, table, cached, tiers, [machine.tier(tier).capacity_bytes for tier in tiers])
     pinned_only = [homes.get(number, tiers[-1]) for number in idle.storage.tolist()]
@@ -142,7 +144,7 @@ def _stage_states(pressure: Pressure, rows: Ints) -> None:
         pressure.set(row, gone, gone, gone, back)
 
 
-def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
+def _schedule(pressure: Pressure, table: _Table, cached: Counter[int], prefetches: bool) -> None:
     """Follow the sliding window round the circle until it is steady. Take the intervals that it leaves."""
     if not table.needs:
         return
@@ -164,7 +166,8 @@ def _schedule(pressure: Pressure, table: _Table, cached: Counter[int]) -> None:
             window.advance(tick + turn * n_ticks, last)
     for row in sorted(gone):
         low, high = int(idle.after[row]) + 1, int(idle.until[row])
-        pressure.set(row, low, low, low, min(max(high - window.ahead.get(row, 0), low), high))
+        ahead = window.ahead.get(row, 0) if prefetches else 0
+        pressure.set(row, low, low, low, min(max(high - ahead, low), high))
 
 
 class _Window:

@@ -58,9 +58,8 @@ def tm_training(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s:
     pressure.require(budget_bytes)
     found: list[tuple[float, list[Stay]]] = []
     for flight in _FLIGHT:
-        answer = _program(pressure, pair, budget_bytes, flight).solve(time_limit_s / len(_FLIGHT), whole=False)
-        if answer.outcome is Outcome.SOLVED:
-            kept = np.clip(answer.values[: len(pressure.idle)], 0.0, 1.0)
+        kept = relaxed(pressure, pair, budget_bytes, flight, time_limit_s / len(_FLIGHT))
+        if kept is not None:
             stays = _timed(pressure, kept, pair, budget_bytes)
             found.append((_joules(trace, machine, budget_bytes, stays, pair), stays))
     in_time = bool(found)
@@ -79,6 +78,14 @@ def _joules(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]
 
 
 # ---- the program -----------------------------------------------------------------------------------------------------
+
+
+def relaxed(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float, time_limit_s: float) -> Floats | None:
+    """Return the share of each idle interval that stays in fast memory, or None if that is not solved in time."""
+    answer = _program(pressure, pair, budget_bytes, flight).solve(time_limit_s, whole=False)
+    if answer.outcome is not Outcome.SOLVED:
+        return None
+    return np.clip(answer.values[: len(pressure.idle)], 0.0, 1.0)
 
 
 def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -> Program:
