@@ -51,7 +51,7 @@ inline constexpr Policy kDemand{.name = "demand",
 
 inline constexpr Policy kPolicies[] = {
     kDemand,
-    {.name = "lru"},                                                 // AutoTM's 2LM, by storages
+    {.name = "lru"},
     {.name = "lru-next-use", .age = Age::UntilUse},                  // Belady, 1966
     {.name = "first-touch",
      .evict_after_use = EvictAfterUse::Transients,

@@ -227,6 +227,7 @@ double Run::use(std::size_t tick) {
 
 void Run::compute(std::size_t tick, double work) {
   double began = now_;
+  links_.run_beside(true, now_);
   while (true) {
     double end = now_ + work * links_.slowdown();
     if (end < links_.next_end()) {
@@ -238,6 +239,7 @@ void Run::compute(std::size_t tick, double work) {
     links_.start(now_);
     if (work <= 0) break;
   }
+  links_.run_beside(false, now_);
   record_.span(SpanKind::Compute, tick, began, now_);
   if (asked_.checks_state) check_state();
 }

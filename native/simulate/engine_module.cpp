@@ -219,12 +219,13 @@ void bind_engine(py::module_& m) {
           }),
       py::kw_only(), py::arg("capacity_bytes"), py::arg("reads"), py::arg("writes"), py::arg("read_ns"), py::arg("write_ns"),
       py::arg("packs"));
-  py::class_<Link>(m, "Link").def(py::init([](unsigned source, unsigned target, double bytes_per_ns, double latency_ns,
-                                              std::optional<int> group, double slows_compute) {
-                                    return Link{source, target, bytes_per_ns, latency_ns, group.value_or(-1), slows_compute};
-                                  }),
-                                  py::kw_only(), py::arg("source"), py::arg("target"), py::arg("bytes_per_ns"),
-                                  py::arg("latency_ns"), py::arg("group"), py::arg("slows_compute"));
+  py::class_<Link>(m, "Link").def(
+      py::init([](unsigned source, unsigned target, double bytes_per_ns, double latency_ns, std::optional<int> group,
+                  double slows_compute, double beside_bytes_per_ns) {
+        return Link{source, target, bytes_per_ns, latency_ns, group.value_or(-1), slows_compute, beside_bytes_per_ns};
+      }),
+      py::kw_only(), py::arg("source"), py::arg("target"), py::arg("bytes_per_ns"), py::arg("latency_ns"), py::arg("group"),
+      py::arg("slows_compute"), py::arg("beside_bytes_per_ns"));
   py::class_<LinkGroup>(m, "LinkGroup")
       .def(py::init([](double bytes_per_ns, bool in_order) { return LinkGroup{bytes_per_ns, in_order}; }), py::kw_only(),
            py::arg("bytes_per_ns"), py::arg("in_order"));

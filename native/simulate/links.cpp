@@ -18,7 +18,20 @@ Links::Links(const Machine& machine, Receiver& receiver)
   for (const Link& link : machine.links) {
     lane_at_.at(link.source * n_tiers_ + link.target) = static_cast<int>(lanes_.size());
     lanes_.push_back(Lane{link, {}});
+    differ_ |= link.beside_bytes_per_ns > 0;
   }
+}
+
+void Links::run_beside(bool operation, double now) {
+  if (!differ_ || operation == beside_) return;
+  progress(now);
+  beside_ = operation;
+  share();
+}
+
+double Links::alone(const Lane& lane) const {
+  double beside = lane.link.beside_bytes_per_ns;
+  return beside_ && beside > 0 ? beside : lane.link.bytes_per_ns;
 }
 
 std::vector<std::int64_t> Links::moved_bytes() const {
@@ -156,18 +169,18 @@ void Links::share() {
 }
 
 void Links::set_rates() {
-  for (Lane* lane : busy_) lane->rate = lane->link.bytes_per_ns;
+  for (Lane* lane : busy_) lane->rate = alone(*lane);
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     auto flows = [&](const Lane& lane) {
       return lane.busy && lane.link.group == static_cast<int>(group) && lane.latency_left <= kSoonNs;
     };
     double limit = groups_[group].bytes_per_ns, wanted = 0;
-    for (const Lane* lane : busy_) wanted += flows(*lane) ? lane->link.bytes_per_ns : 0.0;
+    for (const Lane* lane : busy_) wanted += flows(*lane) ? alone(*lane) : 0.0;
     if (wanted <= limit) continue;
     for (Lane& lane : lanes_) {
       if (!flows(lane)) continue;
       if (groups_[group].in_order) {
-        lane.rate = std::min(lane.link.bytes_per_ns, limit);
+        lane.rate = std::min(alone(lane), limit);
         limit -= lane.rate;
       } else {
         lane.rate *= limit / wanted;

@@ -62,6 +62,8 @@ class Links {
   void hurry(Copy& copy);
   void cancel(Copy& copy);  // it ends unheard: at once if it is not under way
 
+  void run_beside(bool operation, double now);  // whether one runs from now on: some links are slower then
+
   // Begins what can begin. Callers MUST call it after tiers or queues changed, and after `advance`.
   void start(double now);
   void advance(double now);  // `now` is not past `next_end`; chunks that end have arrived
@@ -82,6 +84,7 @@ class Links {
   void progress(double now);
   void share();
   void set_rates();
+  double alone(const Lane& lane) const;  // its rate if no other shares its group
 
   const std::vector<LinkGroup> groups_;
   const std::int64_t chunk_bytes_;
@@ -95,6 +98,8 @@ class Links {
   double since_ = 0;
   double next_end_ = kNever;
   double slowdown_ = 1;
+  bool differ_ = false;  // some links are slower beside an operation
+  bool beside_ = false;
 };
 
 }  // namespace ebbtide::simulate

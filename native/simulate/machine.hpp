@@ -22,6 +22,7 @@ struct Link {
   double latency_ns = 0;
   int group = -1;  // -1: it shares with none
   double slows_compute = 0;
+  double beside_bytes_per_ns = 0;  // alone, while an operation runs; 0: the same
 };
 
 struct LinkGroup {

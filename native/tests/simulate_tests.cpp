@@ -193,8 +193,13 @@ TEST(random_simulated_steps_keep_to_the_budget) {
     machine.tiers[1] = {.capacity = draw(10, 60), .reads = draw(0, 1) == 0, .read_ns = 0.5, .write_ns = 0.5};
     machine.tiers.emplace_back();
     for (auto [source, target] : {std::pair(1u, 2u), {2u, 1u}, {0u, 2u}, {2u, 0u}}) {
-      machine.links.push_back(
-          {.source = source, .target = target, .bytes_per_ns = 0.7, .latency_ns = 3, .group = 0, .slows_compute = 0.1});
+      machine.links.push_back({.source = source,
+                               .target = target,
+                               .bytes_per_ns = 0.7,
+                               .latency_ns = 3,
+                               .group = 0,
+                               .slows_compute = 0.1,
+                               .beside_bytes_per_ns = draw(0, 1) * 0.3});
     }
     machine.groups = {{.bytes_per_ns = 1, .in_order = draw(0, 1) == 0}};
     if (draw(0, 1) == 0) machine.chunk_bytes = draw(1, 5);

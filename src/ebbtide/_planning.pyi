@@ -86,6 +86,7 @@ class Link:
         latency_ns: float,
         group: int | None,
         slows_compute: float,
+        beside_bytes_per_ns: float,
     ) -> None: ...
 
 class LinkGroup:

@@ -20,7 +20,7 @@ MACHINE = Machine(
     Origin.ASSUMED,
     (Tier("dram", InPlace.ALL), Tier("cxl", InPlace.READS, 10**6, 10**9, 5), Tier("file", InPlace.NOTHING)),
     tuple(
-        Link(source, target, 10**9, 1000, "all" if source == "dram" else None, 0.05, 7, 8)
+        Link(source, target, 10**9, 1000, "all" if source == "dram" else None, 0.05, 7, 8, 0.0, 10**8)
         for source in TIERS
         for target in TIERS
         if source != target

@@ -39,7 +39,7 @@ def moves(seed: int) -> Case | None:
 
 
 def _small_machine(rng: Random) -> Machine:
-    """Links between all tiers. Some share a port, and some slow operations down."""
+    """Links between all tiers. Some share a port, some slow operations down, and some are slower beside them."""
     tiers = (
         Tier("dram", InPlace.ALL, bytes_per_s=rng.choice([None, 10**9])),
         Tier("cxl", rng.choice(list(InPlace)), None, 5 * 10**8, 0, rng.choice([None, 25 * 10**7])),
@@ -50,7 +50,8 @@ def _small_machine(rng: Random) -> Machine:
     for source, target in permutations(TIERS, 2):
         rate = rng.choice([rates[TIERS.index(source) > TIERS.index(target)], rng.choice(RATES)])
         port, slows = rng.choice(["bus", "bus", None]), rng.choice([0.0, 0.25])
-        links.append(Link(source, target, rate, rng.choice([0, 5, 16]), port, slows))
+        beside = rng.choice([None, None, rate // 2])
+        links.append(Link(source, target, rate, rng.choice([0, 5, 16]), port, slows, beside_bytes_per_s=beside))
     groups = (LinkGroup("bus", rng.choice(RATES), sharing=rng.choice(list(Sharing))),)
     return Machine("made up", Origin.ASSUMED, tiers, tuple(links), groups, rng.choice([None, 1, 2, 3]))
 

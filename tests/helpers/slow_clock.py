@@ -448,7 +448,7 @@ class SlowClock:
 
     def rates(self) -> dict[str, Fraction]:
         """Bytes per ns."""
-        rates = {link.name: Fraction(link.bytes_per_s, 10**9) for link in self.machine.links}
+        rates = {link.name: Fraction(self.alone(link), 10**9) for link in self.machine.links}
         for group in self.machine.groups:
             links, left = (
                 [link for link in self.carrying() if link.shares == group.name],
@@ -464,6 +464,9 @@ class SlowClock:
                 )
                 left -= rates[link.name]
         return rates
+
+    def alone(self, link: Link) -> int:
+        return link.bytes_per_s if self.waiting or link.beside_bytes_per_s is None else link.beside_bytes_per_s
 
     def is_fair(self, sharing: Sharing) -> bool:
         return sharing is Sharing.FAIR

@@ -276,6 +276,12 @@ def test_asynchronous_moves_hide_beside_operations() -> None:
     assert [(stay.start, stay.valid_from) for stay in hides.stays if stay.tier == "file"] == [(1, 2)]
 
 
+def test_moves_that_are_too_slow_beside_operations_are_waited_for() -> None:
+    trace, budget = hidden_copy(), 400 * PAGE
+    slow = replace(disk(), links=tuple(replace(link, beside_bytes_per_s=10**6) for link in disk().links))
+    assert autotm_async(trace, slow, budget).stays == autotm_sync(trace, slow, budget).stays
+
+
 def test_static_placement_uses_the_slow_tier_in_place_and_never_moves() -> None:
     trace = network()
     machine = in_place(InPlace.ALL)

@@ -103,6 +103,16 @@ def test_a_busy_link_stretches_compute() -> None:
     assert found.step_ns == pytest.approx(22 * MS + 2 * (2 - 2 / 1.5) * MS, abs=4)
 
 
+def test_a_copy_beside_an_operation_is_slower_than_one_that_compute_waits_for() -> None:
+    machine = disk()  # 1 GB/s each way
+    out, back = machine.links
+    links = (replace(out, beside_bytes_per_s=2 * 10**8), replace(back, beside_bytes_per_s=10**8))
+    trace = reads(2 * MB, 1, [1, 10, 10, 1])
+    # Out in the 10 ms of tick 1. Of the copy in, 1 MB comes in tick 2, and compute waits 1 ms for the rest.
+    found = run(trace, replace(machine, links=links), 10 * MB, *away(trace, 0, 1, 2, 3))
+    assert found.step_ns == pytest.approx(23 * MS, abs=4)
+
+
 def test_a_fetch_waits_for_room_until_the_eviction_is_done() -> None:
     # Two parameters of 4 MB in 5 MB: one leaves while the other waits to come in.
     trace = step([MS, MS], [parameter(4 * MB, 2)] * 2, [(0, 0, W), (1, 1, W)])

@@ -114,8 +114,9 @@ class Link:
     """A directed path: a copy of n bytes alone on it takes ``latency_ns + n / bytes_per_s``.
 
     ``shares`` names a group. Its total bounds this link and the group's other members while they are busy at once.
-    ``slows_compute`` is how much longer an operation takes while the link is busy: 0.06 is 6 %. ``pj_per_bit`` is
-    the path's own energy, beside that of reading one tier and writing the other.
+    ``slows_compute`` is how much longer an operation takes while the link is busy: 0.06 is 6 %. ``beside_bytes_per_s``
+    is the rate while an operation runs, None where it is the same. ``pj_per_bit`` is the path's own energy, beside that
+    of reading one tier and writing the other.
     """
 
     source: str
@@ -127,9 +128,10 @@ class Link:
     bytes_per_s_spread: int = 0
     latency_ns_spread: int = 0
     pj_per_bit: float = 0.0
+    beside_bytes_per_s: int | None = None
 
     def __post_init__(self) -> None:
-        check_range(self, "bytes_per_s", low=1)
+        check_range(self, "bytes_per_s beside_bytes_per_s", low=1)
         check_range(self, "latency_ns bytes_per_s_spread latency_ns_spread")
         check_reals(self, "slows_compute pj_per_bit")
         if self.source == self.target:

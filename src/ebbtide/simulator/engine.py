@@ -177,6 +177,7 @@ def _native(machine: Machine) -> NativeMachine:
                 latency_ns=float(link.latency_ns),
                 group=None if link.shares is None else groups.index(link.shares),
                 slows_compute=link.slows_compute,
+                beside_bytes_per_ns=(link.beside_bytes_per_s or 0) / 1e9,
             )
             for link in machine.links
         ],

@@ -5,8 +5,8 @@ network (``autotm_flow``). Every operation's time depends on where its operands 
 
 - *static*: a storage lies in one tier for its whole life.
 - *sync*: it may also move before or after an operation that uses it, and compute waits for the move.
-- *async*: a move may also go on beside another operation up to 15 positions from a user. That operation then lasts
-  as long as the longer of the two.
+- *async*: a move may also go on beside another operation up to 15 positions from a user. It has the
+  link's rate beside operations, and that operation lasts as long as the longer of the two.
 
 The objective is the sum of operations and moves. The constraint is the fast tier's room at every operation. HiGHS takes
 the place of Gurobi. At the time limit, the best known answer is taken. It is at least the rounded relaxation. If not

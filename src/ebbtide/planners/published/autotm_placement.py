@@ -114,9 +114,9 @@ class Flow:
         """
         program, pair = self.program, self.step.pair
         column: dict[tuple[int, str], int] = {}
-        read_ms, write_ms = pair.read_ns(gadgets.nbytes) * _NS, pair.write_ns(gadgets.nbytes) * _NS
         for at, mode in enumerate(gadgets.modes):
             beside = not mode
+            read_ms, write_ms = (cost(gadgets.nbytes, beside) * _NS for cost in (pair.read_ns, pair.write_ns))
             dirty = not gadgets.never_written
             clean = not mode & Access.WRITE and not gadgets.exclusive
             names = [*(("stay_dirty", "write") if dirty else ()), *(("stay_clean", "drop") if clean else ())]

@@ -14,9 +14,10 @@ A machine's fastest slow tier is the pinned memory, and its slowest the NVMe. A 
 they return (the cache is exclusive). Parameters whose final place is NVMe are dropped. The fast tier's cache is the
 free part of the budget / 2.5. Optimizer state gets 0.67 of pinned memory, and parameters half of the rest.
 
-Left out: larger shares for rare sizes at the cost of the most numerous one, two-stage swap-ins (gathered a step later),
-and displacement among pinned buffers. The optimizer's step on the CPU is an operation in the fast tier here. State and
-gradients come for it through ``STAGING`` buffers. Activations are left alone, as there.
+Ours: no size has fewer buffers than are in use at once. Left out: the term -n_gpu + 12 of the cap on pinned buffers, 30
+spare buffers where half of all are fewer, larger shares for rare sizes at the cost of the most numerous one, two-stage
+swap-ins (gathered a step later), and displacement among pinned buffers. The optimizer's step on the CPU is an operation
+in the fast tier here. State and gradients come for it through ``STAGING`` buffers. Activations are left alone.
 """
 
 from collections import Counter

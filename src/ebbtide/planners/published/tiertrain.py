@@ -7,8 +7,10 @@ least W_out + X_out + W_in + X_in. The copy in starts at t_need - (W_in + X_in).
 
 The paper's: only activations move, in one window each, no rule keeps a budget, and there are no clean replicas. The
 window here is the longest idle interval. For a saved tensor, that lies between its last use forward and its first use
-backward. Ours: windows of operations rather than of layers, exact times in place of averages, and the smallest storage
-that pays (64 KiB; the paper's hooks take tensors of 0.0001 GB and more). Left out: the paper's measurement of free
+backward. Ours: windows of operations rather than of layers, exact times in place of averages, the smallest storage that
+pays (64 KiB; the paper's hooks take tensors of 0.0001 GB and more), and who stays where not all fit: of those that do
+not, the half that lacks most time, until all do. A hidden copy is not free, since operations beside it take longer;
+the queue does not count that. Left out: the paper's measurement of free
 bandwidth, epochs, and parameters that are saved for backward and move with the activations.
 """
 
