@@ -35,12 +35,14 @@ RATE = 6_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Figures of one step, in per cent. ``near_0``: ATIs of less than a thousandth of the step. ``fit``: intervals that
+    """Figures of one step, in per cent. ``near_0``: ATIs of less than a thousandth of the step; ``short``: than a
+    hundredth. ``fit``: intervals that
     the swap rule lets move. ``top_1``: of bytes x ATI, what the first 1 % of intervals have. ``freed``: of live bytes,
     what is away in the mean if all moves that fit a queue are made. ``left``: the peak then. ``inputs``: of the bytes
     at the peak, the batch's; ``results``: what operators made of it."""
 
     near_0: float
+    short: float
     fit: float
     top_1: float
     freed: float
@@ -60,6 +62,7 @@ class Shares:
         fed = sum(nbytes for number, nbytes in there.items() if number in batch)
         return Shares(
             percent(int((found.idle_ns < trace.step_ns / 1000).sum()), len(found.storage)),
+            percent(int((found.idle_ns < trace.step_ns / 100).sum()), len(found.storage)),
             percent(int(moves.alone.sum()), len(moves)),
             percent(float(weight[: -(-len(weight) // 100)].sum()), float(weight.sum())),
             percent(mean_freed_bytes(trace, moves, moves.queued), memory.mean(memory.live)),
@@ -141,16 +144,16 @@ def rows() -> list[Row]:
     rule = assumed_route(6_300_000_000, RATE).most_bytes(25_000)
     cells = [
         Row(
-            f"{name}: ATIs near 0 / intervals that may move / mean bytes away / peak left", "",
-            f"{one.near_0:.0f} / {one.fit:.0f} / {one.freed:.0f} / {one.left:.0f} %", "",
-            f"{within([one.near_0], 50, 100)}, as the first row",
+            name, "", f"near 0 {one.near_0:.0f} %, worth swapping {one.fit:.0f} %, bytes away {one.freed:.0f} %, peak "
+            f"then {one.left:.0f} %", "", within([one.near_0], 50, 100),
         )
         for name, one in made.items()
     ]  # fmt: skip
     return [
         Row(
             "ATIs concentrate near 0", "no figure that could be read", *texts("near_0"),
-            f"{within(all_of('near_0'), 50, 100)}: less than a thousandth of the step",
+            f"{within(all_of('near_0'), 50, 100)}: of all ATIs, those of less than a thousandth of the step; of less "
+            f"than a hundredth, {spread(all_of('short'), '{:.0f} %')}",
         ),
         Row(
             "few blocks are worth swapping", "most are not", *texts("fit"),
