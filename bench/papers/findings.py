@@ -43,7 +43,8 @@ def page(names: Sequence[str]) -> str:
         f"Printed by `make sources` on {on['cores']} CPUs ({on['cpu']}), Python {on['python']}, torch {on['torch']}. "
         "What is simulated does not depend on that, but for solvers that stop at a time limit. The machines simulated "
         "are those of `ebbtide machines`, whose figures are assumed or from data sheets; the authors measured theirs "
-        "on other hardware, so the shape can be compared, and not the numbers.",
+        "on other hardware, so the shape can be compared, and not the numbers. Real figures "
+        "without a build were recorded on this computer.",
     ]
     for name in names:
         title, rows = SOURCES[name]

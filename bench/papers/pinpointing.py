@@ -129,10 +129,12 @@ def record(name: str) -> None:
 
 
 def rows() -> list[Row]:
-    found = {name: Shares.of(trace) for name, trace in recorded().items()}
+    traces = recorded()
+    found = {name: Shares.of(trace) for name, trace in traces.items()}
     real = {name: one for name, one in found.items() if name in FAMILIES}
     made = {name: one for name, one in found.items() if name not in FAMILIES}
-    on = f"{len(real)} recorded families ({', '.join(real)})"
+    took = [traces[name].step_ns / 1e9 for name in real]
+    on = f"{len(real)} families ({', '.join(real)}), steps of {spread(took, '{:.1f} s')}" if real else ""
 
     def texts(of: str, form: str = "{:.0f} %") -> tuple[str, str]:
         simulated, ours = ([getattr(one, of) for one in many.values()] for many in (made, real))
