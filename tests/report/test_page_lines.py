@@ -87,7 +87,7 @@ def test_the_peak_is_told_by_line(show: Show) -> None:
 
 
 def test_a_filter_finds_lines_and_the_panel_names_them(show: Show) -> None:
-    page = show(replace(subject(), trace=with_lines(step())))
+    page = show(replace(subject(), trace=with_lines(step()), file="my step.trace"))
     page.get_by_label("Module or line contains").fill("TRAIN.PY")
     assert page.locator("output").inner_text().startswith("2 of 4 storages, 18.0 MiB")
     page.get_by_label("Module or line contains").fill("h.1.mlp")
@@ -102,7 +102,7 @@ def test_a_filter_finds_lines_and_the_panel_names_them(show: Show) -> None:
     assert f"made at {LINES[1]}" in said
     assert "Idle longest for 4.00 ms" in said
     assert "The plan has it away from 4.00 ms to 5.00 ms (in file)." in said
-    assert "ebbtide explain FILE --storage 1" in said
+    assert "ebbtide explain 'my step.trace' --storage 1" in said
 
 
 def test_where_no_line_was_recorded_there_is_one_sentence_and_no_empty_column(show: Show) -> None:

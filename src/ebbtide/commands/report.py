@@ -94,6 +94,7 @@ def _subject(
     from ebbtide.report.subject import Subject
 
     traces, plans, timelines, runs = [], [], [], []
+    file = ""
     for path in paths:
         kind = kind_of(path)
         run = _run_of(path) if kind is None else None
@@ -106,6 +107,7 @@ def _subject(
         else:
             assert kind in (None, Trace)
             traces.append(read_trace(path))
+            file = path.name  # no folders: people share pages
     for what, found in (("trace", traces), ("plan", plans), ("report of a run", runs)):
         if len(found) > 1:
             raise ReportError(f"a page is about one step: {len(found)} files hold a {what}, so write a page for each")
@@ -125,7 +127,7 @@ def _subject(
     budgets: tuple[TriedBudget, ...] = ()
     if with_budgets and trace is not None and trace.accesses_known and there is not None:
         budgets = try_budgets(trace, there)
-    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets, times)
+    return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets, times, file)
 
 
 def _run_of(path: Path) -> "RunReport | None":

@@ -4,6 +4,7 @@
 function makes the part from the subject, or returns None where the subject lacks what the part needs.
 """
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -134,6 +135,13 @@ def _trace(trace: Trace) -> dict[str, Any]:
     }
 
 
+def _named_trace(subject: Subject) -> dict[str, Any] | None:
+    """Return the trace's data, with its file as a shell takes it."""
+    if subject.trace is None:
+        return None
+    return {"file": shlex.quote(subject.file or "FILE"), **_trace(subject.trace)}
+
+
 def _peak(trace: Trace) -> dict[str, Any]:
     peak = peak_of(trace)
 
@@ -250,7 +258,7 @@ _PARTS: dict[str, Callable[[Subject], Any]] = {
     "facts": _facts,
     "budgets": budgets_data,
     "answers": _answers,
-    "trace": _of_trace(_trace),
+    "trace": _named_trace,
     "memory": _of_trace(_memory),
     "peak": _of_trace(_peak),
     "histogram": _of_trace(_histogram),

@@ -19,8 +19,8 @@ class Subject:
     """The parts of a report, any of which may be missing.
 
     ``machine`` names the machine of ``route``, and ``origin`` says how its figures were obtained. ``times`` says whose
-    times the operations have, where a reader could take them for the machine's. Raises ReportError for parts of
-    different steps, and if there is nothing to show.
+    times the operations have, where a reader could take them for the machine's. ``file`` is the trace's. Raises
+    ReportError for parts of different steps, and if there is nothing to show.
     """
 
     trace: Trace | None = None
@@ -32,6 +32,7 @@ class Subject:
     origin: Origin = Origin.ASSUMED
     budgets: tuple[TriedBudget, ...] = ()
     times: str = ""
+    file: str = ""
 
     def __post_init__(self) -> None:
         if self.trace is None and not self.timelines:

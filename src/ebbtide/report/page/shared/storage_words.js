@@ -32,7 +32,7 @@ export class StorageWords {
       ...this.moves(storage),
     ];
     const command = element("div", "In words: ");
-    command.append(element("code", `ebbtide explain FILE --storage ${storage}`));
+    command.append(element("code", `ebbtide explain ${this.trace.file} --storage ${storage}`));
     return [element("strong", head), ...said.filter(Boolean).map((text) => element("div", text)), command];
   }
 
