@@ -143,10 +143,12 @@ class Visit:
 
 
 def first(visit: Visit) -> None:
-    """Bits: plain twice, managed and still, by demand, by plan, under chaos. Then GPT-2 XL in shares of its peak."""
+    """Bits: plain twice, managed and still, by demand, by plan, by a file, under chaos. Then GPT-2 XL in shares."""
     for net, args in (("mlp", ("--dtype", "float32")), ("gpt", ())):
         more = ("--steps", "8", *args)
         chaos = {"EBBTIDE_CHAOS_RATE": "0.05", "EBBTIDE_CHAOS_SEED": "3", "EBBTIDE_POLICY": "demand"}
+        host = "256KiB" if visit.rehearses else "256MiB"
+        file = {"EBBTIDE_HOST": host, "EBBTIDE_SPILL": "/var/tmp", "EBBTIDE_POLICY": "demand"}
         runs = visit.beside(
             [
                 (f"{net}-plain", None, net, more, {}),
@@ -154,6 +156,7 @@ def first(visit: Visit) -> None:
                 (f"{net}-still", "100%", net, more, {}),
                 (f"{net}-demand", "50%", net, more, {"EBBTIDE_POLICY": "demand"}),
                 (f"{net}-planned", "50%", net, more, {}),
+                (f"{net}-file", "50%", net, more, file),
                 (f"{net}-chaos", "100%", net, more, chaos),
             ],
             limit_s=100,

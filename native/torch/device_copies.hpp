@@ -24,6 +24,8 @@ class DeviceCopies {
   c10::Event mark(const c10::Stream& stream) const;  // what the stream has been given so far
   c10::Event timed_mark(const c10::Stream& stream) const;
 
+  c10::Event mark_out() const { return mark(out_); }  // all copies out that have been asked for
+
   void synchronize() const { guard_.synchronizeDevice(device_.index()); }  // the host waits for all its streams
 
   // Memory for work on that stream. Throws c10::OutOfMemoryError.

@@ -86,6 +86,18 @@ std::unique_ptr<Arriving> take_arriving(c10::DataPtr& memory) {
   return std::unique_ptr<Arriving>(static_cast<Arriving*>(memory.release_context()));
 }
 
+// While contents are on their way to the device.
+class StaysInMemory {
+ public:
+  explicit StaysInMemory(HostCopy& copy) : copy_(copy) { copy.stays = true; }
+  ~StaysInMemory() { copy_.stays = false; }
+  StaysInMemory(const StaysInMemory&) = delete;
+  StaysInMemory& operator=(const StaysInMemory&) = delete;
+
+ private:
+  HostCopy& copy_;
+};
+
 DeviceMemory* memory = nullptr;
 
 }  // namespace
@@ -136,7 +148,7 @@ DeviceMemory::DeviceMemory(c10::Device device)
       pytorchs_(*c10::GetAllocator(device.type())),
       copies_(device),
       host_(device.type()),
-      replay_(blocks_, 1),
+      replay_(blocks_, kFile),
       refetches_(blocks_, replay_) {
   counters_.tier_written = counters_.tier_read = {0};
   pthread_atfork(nullptr, nullptr, [] { memory->in_child_ = true; });  // a device is its parent's
@@ -151,6 +163,8 @@ void DeviceMemory::start(const DeviceSettings& asked) {
   Lock lock(mutex_);
   min_bytes_ = asked.min_bytes;
   host_.set_limit(asked.host_bytes);
+  host_.open(asked.spill_dirs, asked.io_threads);
+  host_lacked_ = 0;
   counters_.over_budget = false;
   counters_.message.clear();
   counters_.largest_operator_bytes = 0;
@@ -275,7 +289,7 @@ void DeviceMemory::forget(BlockId id) {
   if (!b.is_absent()) resident_ -= b.paged_bytes;
   if (b.state == State::Unmade) --unmade_;
   if (any_recipes()) ended_.push_back({p.storage, p.key});
-  if (p.host) host_.give(std::move(p.host));
+  host_.drop(p.host);
   ids_.erase(p.key);
   b.state = State::Dead;
   ++b.generation;
@@ -311,8 +325,7 @@ void DeviceMemory::call_me_no_more(BlockId id, c10::StorageImpl& storage) {
 void DeviceMemory::written(BlockId id) {
   if (blocks_[id].state != State::Clean) return;
   blocks_[id].state = State::Dirty;
-  host_.give(std::move(places_[id].host));
-  places_[id].host = {};
+  host_.drop(places_[id].host);
 }
 
 bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
@@ -413,7 +426,8 @@ bool DeviceMemory::evictable(BlockId id) const {
 }
 
 // Its memory is free for others in the order of its stream. False: the host has no room.
-bool DeviceMemory::start_out(BlockId id) {
+bool DeviceMemory::start_out(BlockId id, Rank target) {
+  if (!host_.has_file()) target = kHost;
   if (places_[id].storage.expired()) {
     forget(id);
     return true;
@@ -435,15 +449,15 @@ bool DeviceMemory::start_out(BlockId id) {
   c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
   const bool is_unmade = b.state == State::Dirty && b.recipe != 0;
   const bool copies = b.state == State::Dirty && !is_unmade;
-  if (copies && !(p.host = host_.take(b.nbytes))) return false;
+  if (copies && !(p.host = host_copy(b.nbytes))) return false;
   c10::Event end(device_.type());
   auto kind = static_cast<std::size_t>(b.kind);
   if (copies) {
-    auto copy = copies_.out(const_cast<void*>(p.memory), p.host, b.nbytes, copies_.mark(*p.stream), tape_.recording());
+    auto copy = copies_.out(const_cast<void*>(p.memory), p.host->memory, b.nbytes, copies_.mark(*p.stream), tape_.recording());
     end = std::move(copy.end);
     if (copy.timed_begin) {
       timed_.push_back(
-          {b.recorded, tape_.clock().tick, Lane::Out, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+          {b.recorded, tape_.clock().tick, kFast, target, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
     }
     counters_.written[kind] += b.paged_bytes;
     counters_.tier_written[0] += b.nbytes;
@@ -465,22 +479,96 @@ bool DeviceMemory::start_out(BlockId id) {
   resident_ -= b.paged_bytes;
   evicting_bytes_ += b.paged_bytes;
   counters_.evicted[kind] += b.paged_bytes;
+  if (target == kFile && !is_unmade) host_.spill(*p.host, copies_.mark_out());
+  if (std::uint64_t excess = host_.excess(); excess > 0) start_spills(excess);
   return true;
+}
+
+// Memory on the host. What lies there and is needed last goes to the file where there is none. Null: nothing can go.
+HostCopy* DeviceMemory::host_copy(std::uint64_t nbytes) {
+  host_.settle();
+  while (true) {
+    if (HostCopy* copy = host_.take(nbytes, false)) return copy;
+    if (host_.has_file() && (host_.wait_for_one() || start_spills(nbytes))) continue;
+    if (HostCopy* copy = host_.take(nbytes, true)) return copy;
+    host_lacked_ = std::max(host_lacked_, nbytes);
+    return nullptr;
+  }
+}
+
+// The host gives memory up: copies of what is on the device, too, are dropped, and what is needed last goes to the file. False:
+// nothing can.
+bool DeviceMemory::start_spills(std::uint64_t needed) {
+  struct Victim {
+    bool is_there;  // on the device or in the file
+    std::uint64_t idle;
+    BlockId id;
+    auto operator<=>(const Victim&) const = default;
+  };
+  std::vector<Victim> victims;
+  for (BlockId id : blocks_.live()) {
+    const HostCopy* copy = places_[id].host;
+    if (copy == nullptr || !copy->memory || copy->under_way || copy->stays) continue;
+    victims.push_back({blocks_[id].state == State::Clean || copy->extent, idle(id), id});
+  }
+  std::ranges::sort(victims, std::greater());
+  std::uint64_t started = 0;
+  for (auto it = victims.begin(); it != victims.end() && started < needed; ++it) {
+    Place& p = places_[it->id];
+    std::uint64_t nbytes = p.host->memory.nbytes;
+    if (blocks_[it->id].state == State::Clean && !p.host->extent) {
+      Strong storage = strong(it->id);
+      if (!storage) continue;
+      call_me_no_more(it->id, *storage);
+      written(it->id);
+    } else if (!host_.spill(*p.host, copies_.mark_out())) {
+      continue;
+    }
+    started += nbytes;
+  }
+  return started > 0;
+}
+
+// Whether its contents are in host memory; they are asked for where they are not.
+bool DeviceMemory::comes_to_host(BlockId id, bool waits) {
+  HostCopy& copy = *places_[id].host;
+  if (copy.is_in_memory()) return true;
+  if (!waits) {
+    if (!host_.bring(copy, false)) start_spills(copy.nbytes);
+    return false;
+  }
+  const c10::Stream stream = copies_.current();
+  note_time(stream, Mark::StallBegins);
+  while (!host_.bring(copy, false)) {
+    if (!host_.wait_for_one() && !start_spills(copy.nbytes)) break;
+  }
+  host_.bring(copy, true);
+  host_.wait(copy);
+  note_time(stream, Mark::StallEnds);
+  if (copy.is_in_memory()) return true;
+  std::string text = "ebbtide: a tensor of " + std::to_string(copy.nbytes >> 20) +
+                     " MiB cannot come back: " + (copy.error != 0 ? host_.failure(copy.error) : "the host has no memory to pin");
+  if (counters_.message.empty()) counters_.message = text;
+  if (Strong storage = strong(id)) refuse_access(*storage, text);
+  return false;
 }
 
 bool DeviceMemory::start_back(BlockId id, bool waits) {
   Strong storage = strong(id);
   if (!storage) return true;  // nobody needs it any more
   Place& p = places_[id];
+  StaysInMemory stays(*p.host);
+  if (!comes_to_host(id, waits)) return false;
   std::optional<c10::Event> after;
   c10::DataPtr memory = memory_for(blocks_[id].paged_bytes, *p.stream, after, waits);
   Block& b = blocks_[id];
   if (memory.get() == nullptr) return false;
   if (!after) after = copies_.mark(*p.stream);
-  auto copy = copies_.back(memory.get(), p.host, b.nbytes, *after, tape_.recording());
+  const Rank source = std::exchange(p.host->came, false) ? kFile : kHost;
+  auto copy = copies_.back(memory.get(), p.host->memory, b.nbytes, *after, tape_.recording());
   if (copy.timed_begin) {
     timed_.push_back(
-        {b.recorded, tape_.clock().tick, Lane::Back, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
+        {b.recorded, tape_.clock().tick, source, kFast, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
   }
   p.arrives = true;
   p.memory = memory.get();
@@ -590,15 +678,19 @@ void DeviceMemory::give_back_ended() {
   while (!evicting_.empty() && evicting_.front().end.query()) give_back_oldest(false);
 }
 
+// Until it is used next; else since.
+std::uint64_t DeviceMemory::idle(BlockId id) const {
+  auto ticks = replay_.until_use(blocks_[id], id);
+  return ticks ? *ticks : replay_.active() ? 0 : now_ - blocks_[id].last_use;
+}
+
 std::uint64_t DeviceMemory::start_evictions(std::uint64_t needed) {
   sweep(true);
   candidates_.clear();
   for (BlockId id : blocks_.live()) {
     if (!evictable(id)) continue;
     const Block& b = blocks_[id];
-    auto ticks = replay_.until_use(b, id);
-    std::uint64_t age = ticks ? *ticks : replay_.active() ? 0 : now_ - b.last_use;
-    candidates_.push_back({id, Shield::None, b.state == State::Clean, b.paged_bytes, age, b.transient});
+    candidates_.push_back({id, Shield::None, b.state == State::Clean, b.paged_bytes, idle(id), b.transient});
   }
   std::size_t victims = choose_victims(candidates_, needed, policy_);
   std::uint64_t started = 0;
@@ -626,6 +718,12 @@ bool DeviceMemory::make_room(std::uint64_t nbytes) {
         counters_.over_budget = true;
         counters_.message = "tensors on " + device_.str() + " needed " + std::to_string((used() + nbytes) >> 20) +
                             " MiB at once of " + std::to_string(limit_ >> 20) + " MiB, and nothing else could leave";
+        if (host_.error() != 0) {
+          counters_.message += ": " + host_.failure(host_.error());
+        } else if (host_lacked_ > 0) {
+          counters_.message +=
+              "; a tensor of " + std::to_string(host_lacked_ >> 10) + " KiB found no place in pinned host memory";
+        }
       }
       return false;
     }
@@ -654,7 +752,7 @@ void DeviceMemory::chaos() {
   };
   while (static_cast<double>(random() >> 11) * 0x1p-53 < chaos_rate_ && !blocks_.live().empty()) {
     BlockId id = blocks_.live()[random() % blocks_.live().size()];
-    if (evictable(id)) start_out(id);
+    if (evictable(id)) start_out(id, random() % 2 == 0 ? kFile : kHost);
   }
 }
 
@@ -808,8 +906,8 @@ Counters DeviceMemory::begin_step(bool record) {
 void DeviceMemory::begin_schedule() {
   drop_prefetches();
   replay_.begin();
-  replay_.each_that_begins_away([this](BlockId id, Rank) {
-    if (evictable(id)) start_out(id);
+  replay_.each_that_begins_away([this](BlockId id, Rank target) {
+    if (evictable(id)) start_out(id, target);
   });
   carry_out_commands();
   start_prefetches();
@@ -868,9 +966,8 @@ void DeviceMemory::read_times(std::int64_t& stalled_ns, std::int64_t& now) {
     for (const TimedCopy& copy : timed_) {
       copy.end.synchronize();
       std::int64_t begin = began_ns_ + after(copy.begin), end = began_ns_ + after(copy.end);
-      bool out = copy.lane == Lane::Out;
-      tape_.moved({copy.storage, copy.tick, copy.lane, out ? kFast : Rank{1}, out ? Rank{1} : kFast,
-                   std::min(copy.asked_ns, begin), begin, end});
+      Lane lane = copy.source == kFast ? Lane::Out : Lane::Back;
+      tape_.moved({copy.storage, copy.tick, lane, copy.source, copy.target, std::min(copy.asked_ns, begin), begin, end});
     }
   } catch (const c10::Error&) {
     return;
@@ -887,7 +984,7 @@ void DeviceMemory::carry_out_commands() {
       if (b.state == State::Absent) queue_prefetch(id);
     } else if (command.source == kFast && !(command.verb == Verb::Evict && command.then == Then::Keep)) {
       b.has_come();
-      if (evictable(id)) start_out(id);
+      if (evictable(id)) start_out(id, command.target);
     }
   }
   refetches_.take_due(ns_per_byte_, [this](BlockId id) { queue_prefetch(id); });
@@ -898,23 +995,28 @@ void DeviceMemory::queue_prefetch(BlockId id) {
   prefetches_.push_back({id, blocks_[id].generation});
 }
 
+// In their order; what is still read from the file keeps none of the others waiting.
 void DeviceMemory::start_prefetches() {
-  for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
-    Bound bound = prefetches_[next_prefetch_];
-    const Block& b = blocks_[bound.id];
-    bool wanted = b.generation == bound.generation && b.state == State::Absent && b.comes_back == Return::Prefetch;
-    if (wanted && !start_back(bound.id, false)) return;
-  }
+  if (prefetches_.empty()) return;
+  host_.settle();
+  bool has_room = true;
+  std::erase_if(prefetches_, [&](Bound bound) {
+    if (!is_due(bound)) return true;
+    if (!comes_to_host(bound.id, false) || !has_room) return false;
+    return has_room = start_back(bound.id, false);
+  });
+}
+
+bool DeviceMemory::is_due(Bound bound) const {
+  const Block& b = blocks_[bound.id];
+  return b.generation == bound.generation && b.state == State::Absent && b.comes_back == Return::Prefetch;
 }
 
 void DeviceMemory::drop_prefetches() {
-  for (; next_prefetch_ < prefetches_.size(); ++next_prefetch_) {
-    Bound bound = prefetches_[next_prefetch_];
-    Block& b = blocks_[bound.id];
-    if (b.generation == bound.generation && b.comes_back == Return::Prefetch) b.comes_back = Return::Unplanned;
+  for (Bound bound : prefetches_) {
+    if (is_due(bound)) blocks_[bound.id].comes_back = Return::Unplanned;
   }
   prefetches_.clear();
-  next_prefetch_ = 0;
 }
 
 std::size_t DeviceMemory::load_schedule(Schedule schedule) {
@@ -1022,7 +1124,10 @@ std::uint32_t DeviceMemory::checksum_of(const void* address) {
     if (id != kNoBlock) storage = strong(id);
     if (!storage) return 0;
     ++blocks_[id].pins;
-    if (blocks_[id].state == State::Absent) start_back(id, true);
+    if (blocks_[id].state == State::Absent && !start_back(id, true)) {
+      --blocks_[id].pins;
+      return 0;
+    }
     arrive(id, copies_.current());
   }
   c10::Storage bytes = copies_.to_host(c10::Storage(storage));
@@ -1125,7 +1230,7 @@ bool DeviceMemory::hand_over(const void* from, const void* to, std::uint64_t rec
   if (id == kNoBlock || made == kNoBlock || blocks_[id].state != State::Unmade || blocks_[id].recipe != recipe) return false;
   Strong storage = strong(id), source = strong(made);
   if (!storage || !source) return false;
-  if (blocks_[made].state == State::Absent) start_back(made, true);
+  if (blocks_[made].state == State::Absent && !start_back(made, true)) return false;
   arrive(made, *places_[id].stream);
   call_me_no_more(made, *source);
   c10::DataPtr memory = std::move(source->_mutable_data_ptr_no_checks());
@@ -1189,6 +1294,12 @@ Counters DeviceMemory::count() const {
   c.resident_peak = resident_peak_;
   c.tier_used = {host_.used()};
   c.tier_peak = {host_.peak()};
+  if (host_.has_file()) {
+    c.tier_used.push_back(host_.file_used());
+    c.tier_peak.push_back(host_.file_peak());
+    c.tier_written.push_back(host_.file_written());
+    c.tier_read.push_back(host_.file_read());
+  }
   c.blocks = blocks_.live().size();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];

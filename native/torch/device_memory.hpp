@@ -9,6 +9,7 @@
 //           its own stream is told to wait for the copy, and then PyTorch may give it to whoever comes next on that stream
 //   back    begins when the stream of the new memory has come so far (it may have been somebody's), and when the copy out has ended;
 //           an operator's stream waits for it before the first operator that needs it
+// What lies in the file comes back to host memory first: ahead of need by threads, and where an operator needs it, the host waits.
 // A copy out and one back of the same size need no memory of PyTorch's: the memory of the one is handed to the other.
 //
 // [Note: who may move]  A storage moves only if PyTorch's allocator made its memory for it alone, and nobody can reach it unseen. So
@@ -43,6 +44,7 @@
 #include "../core/replay.hpp"
 #include "../core/tape.hpp"
 #include "device_copies.hpp"
+#include "host_copies.hpp"
 #include "recipe_memory.hpp"
 #include "watch.hpp"
 
@@ -52,6 +54,8 @@ struct DeviceSettings {
   std::string device;  // "cuda:0"
   std::uint64_t fast_bytes = 0;  // for all tensors there; 0: no bound
   std::uint64_t host_bytes = 0;  // pinned memory, at most
+  std::vector<std::string> spill_dirs;  // for what finds none; none: then it stays
+  unsigned io_threads = 0;
   std::uint64_t min_bytes = 0;  // smaller storages are not managed
   std::string policy = "demand";
   double chaos_rate = 0.0;
@@ -142,6 +146,8 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   std::vector<const void*> ended() override;
 
  private:
+  static constexpr Rank kHost = 1, kFile = 2;
+
   using Lock = std::lock_guard<std::mutex>;
   using Strong = c10::intrusive_ptr<c10::StorageImpl>;
 
@@ -161,7 +167,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
     bool was_pinned = false;  // in an earlier step
     bool arrives = false;  // its stream has not been told to wait for the copy back
     bool is_made = false;  // anew, by its stream: others have not been told to wait for that
-    Buffer host;  // its copy there, while it is as good
+    HostCopy* host = nullptr;  // its copy there, while it is as good
   };
 
   // Memory that is given back once the copy out of it has ended.
@@ -199,7 +205,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   };
   struct TimedCopy {
     std::uint32_t storage, tick;
-    Lane lane;
+    Rank source, target;
     std::int64_t asked_ns;
     c10::Event begin, end;
   };
@@ -227,8 +233,13 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   // --- moves
   bool evictable(BlockId id) const;
   bool is_this_streams(BlockId id) const;
-  bool start_out(BlockId id);
-  bool start_back(BlockId id, bool waits);  // false: no room now. Where it waits, room is made, or the budget exceeded
+  bool start_out(BlockId id, Rank target = kHost);
+  bool start_back(BlockId id,
+                  bool waits);  // false: no room now, or not yet. Where it waits, room is made, or the budget exceeded
+  HostCopy* host_copy(std::uint64_t nbytes);
+  bool comes_to_host(BlockId id, bool waits);
+  bool start_spills(std::uint64_t needed);
+  std::uint64_t idle(BlockId id) const;
   void bring(BlockId id, const char* name);
   void refuse_to(BlockId id, const std::string& text);
   void arrive(BlockId id, const c10::Stream& stream);
@@ -245,6 +256,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   void begin_schedule();
   void carry_out_commands();
   void queue_prefetch(BlockId id);
+  bool is_due(Bound bound) const;  // to be prefetched
   void start_prefetches();
   void drop_prefetches();
   void note_time(const c10::Stream& stream, Mark::What what);
@@ -258,7 +270,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   std::uint64_t min_bytes_ = 0;
   c10::Allocator& pytorchs_;
   DeviceCopies copies_;
-  PinnedBuffers host_;
+  HostCopies host_;
   BlockTable blocks_;
   std::vector<Place> places_;  // by block
   std::unordered_map<const void*, BlockId> ids_;
@@ -269,7 +281,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   Policy policy_ = kDemand;
   std::vector<Candidate> candidates_;
   std::vector<Bound> prefetches_;
-  std::size_t next_prefetch_ = 0;
+  std::uint64_t host_lacked_ = 0;  // for one storage
   std::size_t swept_ = 0;
 
   std::uint64_t limit_ = 0;

@@ -301,6 +301,8 @@ PYBIND11_MODULE(_torch, m) {
       .def_readwrite("device", &DeviceSettings::device)
       .def_readwrite("fast_bytes", &DeviceSettings::fast_bytes)
       .def_readwrite("host_bytes", &DeviceSettings::host_bytes)
+      .def_readwrite("spill_dirs", &DeviceSettings::spill_dirs)
+      .def_readwrite("io_threads", &DeviceSettings::io_threads)
       .def_readwrite("min_bytes", &DeviceSettings::min_bytes)
       .def_readwrite("policy", &DeviceSettings::policy)
       .def_readwrite("chaos_rate", &DeviceSettings::chaos_rate)

@@ -38,7 +38,7 @@ std::uint64_t Slabs::next_bytes(std::uint64_t least) const {
   return std::min(slab, limit_ - pinned_bytes_);
 }
 
-Slab Slabs::take(std::uint64_t nbytes) {
+Slab Slabs::take(std::uint64_t nbytes, bool beyond) {
   Lock lock(mutex_);
   while (true) {
     auto ready = std::ranges::find_if(ready_, [nbytes](const Slab& slab) { return slab.nbytes >= nbytes; });
@@ -51,6 +51,10 @@ Slab Slabs::take(std::uint64_t nbytes) {
     changed_.wait(lock);
   }
   std::uint64_t bytes = next_bytes(nbytes);
+  if (bytes < nbytes && beyond) {
+    limit_ = pinned_bytes_ + nbytes;
+    bytes = nbytes;
+  }
   return bytes >= nbytes ? pin(lock, bytes) : Slab{};
 }
 

@@ -29,8 +29,9 @@ class Slabs {
   void set_limit(std::uint64_t bytes);
   // The thread is to pin what lacks of so many bytes, within the limit.
   void prepare(std::uint64_t bytes);
-  // One of at least so many bytes; waits for the thread, if that pins one. Null memory: the limit, or the system, has none.
-  Slab take(std::uint64_t nbytes);
+  // One of at least so many bytes; waits for the thread, if that pins one. Null memory: the limit,
+  // unless it may go `beyond` that, or the system has none.
+  Slab take(std::uint64_t nbytes, bool beyond);
   void give_back();  // all; nobody uses any
 
  private:

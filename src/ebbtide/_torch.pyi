@@ -110,6 +110,8 @@ class DeviceSettings:
     device: str  # such as "cuda:0"
     fast_bytes: int  # for managed tensors there; 0: no bound
     host_bytes: int  # of pinned memory, at most
+    spill_dirs: list[str]  # for what finds none; none: then it stays
+    io_threads: int  # for each way from and to the file
     min_bytes: int  # smaller storages are not managed
     policy: str  # who leaves where no schedule says so
     chaos_rate: float

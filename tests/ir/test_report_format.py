@@ -89,6 +89,9 @@ def test_a_device_s_run_says_whose_memory_it_was() -> None:
     assert "  tensors" not in text
     assert "trained for 2 steps in 690 MiB of cuda:1, within budget; plain PyTorch takes about 4.00 GiB" in text
     assert "a day" not in text  # nothing goes to a disk
+    host = TierReport("host", 1 << 30, 40 << 20, 0)
+    below = replace(REPORT, device="cuda:0", tiers=(host, TierReport("spill file", None, 10 << 20, 0)))
+    assert "5.00 MiB written a step, 226 GB a day" in render_headline(below)  # all went to the host, a quarter on
 
 
 def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:

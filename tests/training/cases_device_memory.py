@@ -5,10 +5,12 @@ Nothing here looks at a loss before the end, so that the host is ahead of the st
 
 import gc
 import io
+import os
+import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -143,6 +145,15 @@ def conv() -> nn.Module:
     first = (nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2))
     second = (nn.Conv2d(16, 1024, 3, stride=2), nn.BatchNorm2d(1024), nn.ReLU(inplace=True))
     return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, CLASSES))
+
+
+class Compiled(Job):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.graphs = torch.compile(self.net, backend="aot_eager")
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.graphs(batch[0]).float(), batch[1])
 
 
 class AccumulatesAndClips(Job):
@@ -432,6 +443,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "gpt-adamw": lambda: Tokens(gpt(), adamw),
     "conv-adamw-single": lambda: Images(conv(), adamw_single),
     "adamw-fused": lambda: Job(mlp(), adamw_fused),
+    "compiled": lambda: Compiled(mlp()),
     "accumulates-and-clips": lambda: AccumulatesAndClips(mlp()),
     "autocast": lambda: Autocast(mlp()),
     "checkpoints": lambda: Checkpointed(with_dropout()),
@@ -461,6 +473,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "demand": {"fast": "62%", "policy": "demand"},
     "planned": {"fast": "65%"},
     "chaos": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 5},
+    "file": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 7, "host_bytes": "2MiB"},
     "remade by chaos": {"fast": "80%", "policy": "demand", "chaos_rate": 0.2, "chaos_seed": 5, "remake": "check"},
 }
 
@@ -525,6 +538,7 @@ def within(plain: Bits, name: str, steps: int = STEPS, **wishes: Any) -> Verdict
         managed_peak_bytes=report.arena_peak_bytes,
         unbounded_peak_bytes=report.unbounded_peak_bytes,
         trouble=report.trouble,
+        file_bytes=(report.tiers[1].written_bytes, report.tiers[1].read_bytes) if len(report.tiers) > 1 else (0, 0),
     )
 
 
@@ -532,11 +546,17 @@ def names() -> list[str]:
     return list(JOBS)
 
 
-def compare(name: str) -> dict[str, Verdict]:
+def compare(name: str, spill: str) -> dict[str, Verdict]:
     """Each way is a session of its own in this process."""
+    WAYS["file"]["spill"] = spill
     plain = plainly(name)
     assert differences(plainly(name), plain) == ()
     return {way: within(plain, name, **wishes) for way, wishes in WAYS.items()}
+
+
+def through_a_file(name: str, policy: str, spill: str) -> Verdict:
+    """Most of what leaves finds no host memory."""
+    return within(plainly(name), name, fast="65%", policy=policy, host_bytes="128KiB", spill=spill)
 
 
 def made_anew_by_plan(name: str, machine: str) -> tuple[Verdict, Verdict]:
@@ -813,6 +833,40 @@ def a_storage_that_python_alone_has() -> None:
 
 def little_host_memory() -> Verdict:
     return within(plainly("mlp-sgd"), "mlp-sgd", fast="50%", policy="demand", host_bytes="64KiB")
+
+
+def a_full_disk(spill: str) -> Verdict:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    return within(plainly("gpt-adamw"), "gpt-adamw", fast="50%", policy="demand", host_bytes="128KiB", spill=spill)
+
+
+def a_closed_file(spill: str) -> None:
+    """What cannot be read is an error wherever it is used, and what is in memory goes on."""
+    with session(host_bytes="64KiB", spill=spill):
+        there = numbers(9)
+        tensors = [away(value) for value in range(12)]
+        assert _torch.counters()["tier_bytes"][1] > 0
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{number}").startswith(f"{spill}/#"):
+                    os.close(number)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"cannot come back: .*closed"):
+                tensors[0].add_(1)
+        assert is_all(there + 1, 10)
+
+
+def place_for_all_sizes(spill: str) -> None:
+    """Where host memory is full of small copies, a large one has them written, and their memory joined."""
+    with session(host_bytes="1MiB", spill=spill):
+        small = [away(value) for value in range(60)]
+        assert _torch.counters()["tier_bytes"][0] > 800 << 10
+        large = [torch.full((NUMBERS * 40,), float(value), device=DEVICE) for value in range(3)]
+        assert [_torch.evict([each]) for each in large] == [4 * 40 * NUMBERS] * 3
+        assert _torch.counters()["tier_peak_bytes"][0] <= 1 << 20
+        assert [is_all(tensor, value) for value, tensor in enumerate(small)] == [True] * 60
+        assert [is_all(tensor, value) for value, tensor in enumerate(large)] == [True] * 3
+    assert _torch.counters()["tier_bytes"] == (0,)
 
 
 def pinned_by() -> tuple[list[int], list[int]]:

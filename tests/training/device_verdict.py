@@ -21,3 +21,4 @@ class Verdict:
     managed_peak_bytes: int
     unbounded_peak_bytes: int
     trouble: str
+    file_bytes: tuple[int, int]  # written there, and read

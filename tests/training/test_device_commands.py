@@ -78,7 +78,7 @@ def test_one_wrong_bit_on_the_device_is_found(project: Path, device: dict[str, s
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--spill", "/tmp"], "--spill does not go with --device yet"),
+        (["--tier", "compressed:1MiB"], "--tier does not go with --device yet"),
         (["--optimizer", "deferred"], "--optimizer does not go with --device yet"),
         (["--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
     ],
@@ -138,7 +138,7 @@ def test_recording_moves_nothing_and_sees_what_a_session_sees() -> None:
         (["trace", "--device", "cuda", "--fake", "train.py"], "--fake needs no device"),
         (["trace", "--device", "cuda", "--lines", "train.py"], "leave out the lines or the device"),
         (["trace", "--device", "cuda:7", "train.py"], "PyTorch has no device cuda:7 here"),
-        (["probe", "--device", "cuda", "--tier", "compressed:1GiB"], "--device goes with -o alone"),
+        (["probe", "--device", "cuda", "--tier", "compressed:1GiB"], "--device goes with --spill and -o"),
         (["probe", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
         (["doctor", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
     ],

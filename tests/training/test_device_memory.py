@@ -29,6 +29,7 @@ JOBS = [
     "gpt-adamw",
     "conv-adamw-single",
     "adamw-fused",
+    "compiled",
     "accumulates-and-clips",
     "autocast",
     "checkpoints",
@@ -89,8 +90,8 @@ def test_each_job_is_tried() -> None:
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", JOBS)
-def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(name: str) -> None:
-    verdicts = child.run(CASE("compare"), name, env=ONE_THREAD)
+def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(name: str, tmp_path: Path) -> None:
+    verdicts = child.run(CASE("compare"), name, str(tmp_path), env=ONE_THREAD)
     for way, verdict in verdicts.items():
         assert verdict.differences == (), way
         assert verdict.compared > 6
@@ -104,6 +105,7 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
         assert verdicts["chaos"].out_bytes[kind] > 0, kind
         assert verdicts["chaos"].back_bytes[kind] > 0, kind
     assert sum(verdicts["remade by chaos"].made_anew_bytes) > 0
+    assert min(verdicts["file"].file_bytes) > 0
     planned = verdicts["planned"]
     assert planned.modes[:2] == ("recorded",) * 2
     if name not in UNLIKE:
@@ -190,6 +192,33 @@ def test_little_host_memory_lets_little_leave() -> None:
     assert "nothing else could leave" in verdict.trouble
 
 
+@pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
+def test_what_finds_no_host_memory_goes_to_a_file_by_demand_and_by_plan(name: str, tmp_path: Path) -> None:
+    for policy in ("demand", "ebbtide"):
+        verdict = child.run(CASE("through_a_file"), name, policy, str(tmp_path), env=ONE_THREAD)
+        assert verdict.differences == ()
+        assert verdict.trouble == ""
+        assert verdict.managed_peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
+        assert min(verdict.file_bytes) > 0
+    assert verdict.modes[2:] == ("planned",) * 4
+    assert sum(forecast for forecast, _ in verdict.forecasts) == pytest.approx(
+        sum(measured for _, measured in verdict.forecasts), rel=0.1
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
+    verdict = child.run(CASE("a_full_disk"), str(tmp_path), env=ONE_THREAD)
+    assert verdict.differences == ()
+    assert "nothing else could leave: the spill directory" in verdict.trouble
+    assert "RLIMIT_FSIZE" in verdict.trouble
+
+
+@pytest.mark.parametrize("case", ["a_closed_file", "place_for_all_sizes"])
+def test_below_host_memory(case: str, tmp_path: Path) -> None:
+    child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
+
+
 def test_host_memory_is_pinned_by_a_thread_of_its_own_where_the_need_is_known() -> None:
     assert child.run(CASE("pinned_by"), env=ONE_THREAD) == ([], [256 << 20])
 
@@ -220,7 +249,7 @@ def test_threads_train_at_once() -> None:
         (["--device", "auto"], "PyTorch sees no accelerator here"),
         (["--device", "cpu"], "leave --device out"),
         (["--device", "toaster"], "is no device of PyTorch's"),
-        (["--device", "cuda", "--spill", "/tmp"], "--spill does not go with --device yet"),
+        (["--device", "cuda", "--spill", "/nowhere"], "PyTorch has no device cuda here"),
         (["--device", "cuda", "--tier", "compressed:1MiB"], "--tier does not go with --device yet"),
         (["--device", "cuda", "--optimizer", "in-backward"], "--optimizer does not go with --device yet"),
         (["--host", "1GiB"], "--host is for --device"),

@@ -1,6 +1,7 @@
 """``ebbtide probe``: this machine as a file."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,9 @@ def probe(
         click.echo(folded_for_terminal(text, sys.stdout))
 
     if device is not None:
-        if spill or tiers or kernels:
-            raise click.UsageError("--device goes with -o alone: --spill, --tier and --kernels are the CPU's")
-        machine = _of_device(device)
+        if tiers or kernels:
+            raise click.UsageError("--device goes with --spill and -o: --tier and --kernels are the CPU's")
+        machine = _of_device(device, spill, show)
         for link in machine.links:
             show(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, after {format_time(seconds_of(link.latency_ns))}")
         if output is not None:
@@ -101,15 +102,17 @@ def probe(
     probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, working, columns)
 
 
-def _of_device(name: str) -> "Machine":
+def _of_device(name: str, spill: tuple[str, ...], say: Callable[[str], None]) -> "Machine":
     """Measure the machine of a session on the device."""
     from ebbtide.budget.bounds import usable_bytes
     from ebbtide.host.accelerator import device_named, require_device_events
     from ebbtide.host.free_memory import free_memory
     from ebbtide.host.native import require_native
+    from ebbtide.host.spill import choose_spill_directories
+    from ebbtide.probe.device import machine_of_device
     from ebbtide.runtime.device_engine import free_bytes
-    from ebbtide.runtime.device_machine import measure
 
     require_native()
     require_device_events(device := device_named(name))
-    return measure(device, free_bytes(device), usable_bytes(free_memory()) // 2)
+    directories = choose_spill_directories(spill) if spill else ()
+    return machine_of_device(device, free_bytes(device), usable_bytes(free_memory()) // 2, directories, say)

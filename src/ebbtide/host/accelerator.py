@@ -4,6 +4,9 @@ import torch
 
 from ebbtide.errors import PlatformError, SettingError
 
+HOST = "host"
+"""The tier of pinned memory, as machines and reports name it."""
+
 
 def device_named(name: str) -> torch.device:
     """Find an accelerator. "auto" is the one of this machine. Raises SettingError where there is none of that name."""

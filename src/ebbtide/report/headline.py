@@ -68,9 +68,10 @@ def _plain(report: RunReport) -> str:
 def _written(report: RunReport) -> str:
     """Return what goes to the disk in a step, and in a day of such steps."""
     steps = typical_steps(report)
-    if report.device is not None:
+    if report.device is not None and len(report.tiers) < 2:
         return ""
-    in_all = sum(tier.written_bytes for tier in report.tiers)
+    passed = report.tiers if report.device is None else report.tiers[:1]  # from a device all goes to the host first
+    in_all = sum(tier.written_bytes for tier in passed)
     share = report.tiers[-1].written_bytes / in_all if in_all else 1.0  # the last tier is the spill file
     a_step = share * mean(step.written_bytes.total for step in steps)
     if not a_step:

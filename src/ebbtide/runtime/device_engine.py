@@ -6,8 +6,9 @@ while it runs). What they take is known after a step, and the managed ones get l
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -17,16 +18,17 @@ from ebbtide.capture.following import Following
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.doors import device_views, tensors
-from ebbtide.errors import SessionError
+from ebbtide.errors import SessionError, SpillError
 from ebbtide.host import process
+from ebbtide.host.accelerator import HOST
 from ebbtide.in_front import Wrapper
 from ebbtide.ir import native
-from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, TierReport
+from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode
 from ebbtide.planning.planning import Planning
-from ebbtide.runtime.device_machine import HOST
 from ebbtide.runtime.in_groups import cut_lists
 from ebbtide.runtime.kept import tensors_of
 from ebbtide.runtime.memory_stats import memory_stats
+from ebbtide.runtime.start_arena import SPILL_FILE, reported
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
@@ -39,13 +41,15 @@ _WORTH_FOLLOWING = 50  # a peak that is higher by this part raises what a share 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRun:
-    """A session's wishes for a device. ``fast`` bounds all tensors there; None: what was free when it began."""
+    """A session's wishes for a device. ``fast`` bounds all tensors there; None: what was free when it began. What finds
+    no host memory goes to files in ``spill``; without one, it stays."""
 
     settings: Settings
     device: torch.device
     fast: Budget | None
     free_bytes: int
     host_bytes: int
+    spill: Sequence[Path]
     decider: str
 
 
@@ -90,12 +94,16 @@ class DeviceEngine:
         asked.device = str(self._run.device)
         asked.fast_bytes = self._fast_bytes
         asked.host_bytes = self._run.host_bytes
+        asked.spill_dirs = [str(directory) for directory in self._run.spill]
+        asked.io_threads = self._settings.io_threads
         asked.min_bytes = self._settings.min_storage_bytes
         asked.policy = self._run.decider
         asked.chaos_rate, asked.chaos_seed = self._settings.chaos_rate, self._settings.chaos_seed
         try:
             _torch.start_device(asked)
         except RuntimeError as error:
+            if "spill file" in str(error):
+                raise SpillError(", ".join(asked.spill_dirs), str(error)) from error
             raise SessionError(str(error)) from error
         self._started = True
         remake = self._settings.remake
@@ -191,8 +199,7 @@ class DeviceEngine:
         before = self._at_start if self._at_start is not None else counters
         unplanned = self._planning.unsaved if self._planning is not None else ""
         unbounded = "" if self._is_set else f"{len(self._steps)} steps were seen, and {RECORDED_STEPS} show the peak"
-        written = counters["tier_written_bytes"][0] - before["tier_written_bytes"][0]
-        read = counters["tier_read_bytes"][0] - before["tier_read_bytes"][0]
+        file = [(SPILL_FILE, None)] if self._run.spill else []
         return RunReport(
             format=FORMAT,
             version=VERSION,
@@ -215,7 +222,7 @@ class DeviceEngine:
             written_bytes=sum(counters["written_bytes"]) - sum(before["written_bytes"]),
             bounded_as_asked=self._is_set or not len(self._steps),
             planned_as_asked=not unplanned,
-            tiers=(TierReport(HOST, self._run.host_bytes, written, read),),
+            tiers=reported([(HOST, self._run.host_bytes), *file], before, counters),
             device=str(self._run.device),
             trained_parameters=self._hooks.trained_parameters,
         )

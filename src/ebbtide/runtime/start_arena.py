@@ -15,6 +15,7 @@ from ebbtide.ir.run_report import TierReport
 from ebbtide.settings import Settings, SlowerTier, TierKind
 from ebbtide.units import format_bytes
 
+SPILL_FILE = "spill file"
 _OF_A_PARENT = (
     "this process was forked from one that had a session, and has what is left of that one's arena, so it can have no "
     "session of its own: start it with the spawn method, or fork before the parent's first session"
@@ -89,7 +90,13 @@ def tier_reports(
     """Report the tiers' traffic between two moments; none where the spill file is the only slower tier."""
     if not tiers:
         return ()
-    named = [*((tier.name, tier.capacity_bytes) for tier in tiers), ("spill file", None)]
+    return reported([*((tier.name, tier.capacity_bytes) for tier in tiers), (SPILL_FILE, None)], before, after)
+
+
+def reported(
+    named: Sequence[tuple[str, int | None]], before: "_torch.Counters", after: "_torch.Counters"
+) -> tuple[TierReport, ...]:
+    """Report what went to the tiers of these names and capacities, and came back, between two moments."""
 
     def since(key: Literal["tier_written_bytes", "tier_read_bytes"], place: int) -> int:
         return after[key][place] - before[key][place]

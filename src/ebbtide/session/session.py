@@ -221,20 +221,25 @@ class Session(Driven):
         require_native()
         from ebbtide.host.accelerator import device_named, require_device_events
         from ebbtide.planning.planning import Planning
+        from ebbtide.probe.device import machine_of_device
         from ebbtide.runtime import device_engine
-        from ebbtide.runtime.device_machine import measure
 
         device = device_named(name)
         require_device_events(device)
         host_bytes = chosen.host_bytes or usable_bytes(free_memory(ranks=self._place.local_size)) // 2
         free = device_engine.free_bytes(device)
         decider = decider_policy(chosen.policy)
-        run = device_engine.DeviceRun(chosen, device, chosen.fast, free, host_bytes, decider)
+        spill = choose_spill_directories(chosen.spill) if chosen.spill else ()
+        run = device_engine.DeviceRun(chosen, device, chosen.fast, free, host_bytes, spill, decider)
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
         planning = None
         if (wanted := self._wanted(chosen.remake.on, device=str(device))) is not None:
-            machine = find_machine(chosen.machine) if chosen.machine else measure(device, free, host_bytes)
+            machine = (
+                find_machine(chosen.machine)
+                if chosen.machine
+                else machine_of_device(device, free, host_bytes, spill, self._say)
+            )
             plan = Files.of(chosen).plan
             planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
         engine = device_engine.DeviceEngine(run, planning, say=self._say, warn=self._warn)
@@ -244,7 +249,8 @@ class Session(Driven):
             engine.stop()
             raise
         self._driver = self._engine = engine
-        self._say(f"what leaves {device} goes to at most {format_bytes(host_bytes)} of pinned host memory")
+        below = f", and then to {', '.join(map(str, spill))}" if spill else ""
+        self._say(f"what leaves {device} goes to at most {format_bytes(host_bytes)} of pinned host memory{below}")
         self._progress.start()
         self._keep_report()
 
@@ -343,7 +349,7 @@ class Session(Driven):
 def refuse_unfit_for_a_device(chosen: Settings) -> None:
     """Raise SettingError for a wish that does not go with a device's."""
     order = chosen.optimizer is not UpdateOrder.AS_WRITTEN
-    names = {"fast-node": chosen.fast_node, "spill": chosen.spill, "tier": chosen.tiers, "optimizer": order}
+    names = {"fast-node": chosen.fast_node, "tier": chosen.tiers, "optimizer": order}
     if unfit := [option(name) for name, value in names.items() if value]:
         raise SettingError(f"{', '.join(unfit)} does not go with {option('device')} yet: leave it out")
 
