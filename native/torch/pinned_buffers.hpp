@@ -32,7 +32,6 @@ class PinnedBuffers {
     Beyond,  // the limit, if need be
   };
 
-
   explicit PinnedBuffers(c10::DeviceType device) : slabs_(device) {}
 
   void set_limit(std::uint64_t bytes) { slabs_.set_limit(bytes); }
