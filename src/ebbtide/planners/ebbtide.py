@@ -389,9 +389,12 @@ class _RemakingSearch:
         self.best: _Remade | None = None
 
     def run(self) -> tuple[int, tuple[Stay, ...]] | None:
-        """Raise the rate while plans become faster, and refine the fastest. None if none is faster than ``like``."""
+        """Raise the rate while plans become faster, and refine the fastest. None if none is faster than ``like``.
+
+        At low rates hardly anything is made anew, and plans may be slower than ``like``, which was searched for longer.
+        """
         for early in (True, False):
-            fastest, stale = self.like.step_ns, 0
+            fastest, stale = LARGEST, 0
             for rate in _RATES:
                 chosen = self.remaking.at(rate, early)
                 if chosen in self.times:
