@@ -1,4 +1,4 @@
-"""Frameworks train on the tests' device with loops of their own: a session finds the steps, and the bits are the same."""
+"""Frameworks train on the tests' device with their own loops: a session finds the steps; the bits are the same."""
 
 import pytest
 
