@@ -532,6 +532,7 @@ bool DeviceMemory::start_spills(std::uint64_t needed) {
 // Whether its contents are in host memory; they are asked for where they are not.
 bool DeviceMemory::comes_to_host(BlockId id, bool waits) {
   HostCopy& copy = *places_[id].host;
+  host_.settle();
   if (copy.is_in_memory()) return true;
   if (!waits) {
     if (!host_.bring(copy, false)) start_spills(copy.nbytes);
@@ -997,8 +998,6 @@ void DeviceMemory::queue_prefetch(BlockId id) {
 
 // In their order; what is still read from the file keeps none of the others waiting.
 void DeviceMemory::start_prefetches() {
-  if (prefetches_.empty()) return;
-  host_.settle();
   bool has_room = true;
   std::erase_if(prefetches_, [&](Bound bound) {
     if (!is_due(bound)) return true;

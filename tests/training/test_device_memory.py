@@ -214,7 +214,7 @@ def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
     assert "RLIMIT_FSIZE" in verdict.trouble
 
 
-@pytest.mark.parametrize("case", ["a_closed_file", "place_for_all_sizes"])
+@pytest.mark.parametrize("case", ["a_closed_file", "place_for_all_sizes", "memory_is_read_into_until_that_ends"])
 def test_below_host_memory(case: str, tmp_path: Path) -> None:
     child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
 
