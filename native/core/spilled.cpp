@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "block.hpp"
@@ -43,12 +44,20 @@ class Spilled::Copy {
 Spilled::Spilled(const std::vector<std::string>& directories, unsigned threads)
     : tiers_(file_in(directories), {kHugePage, kMost}), free_(kMost / kSmallPage) {
   free_.give({0, kMost / kSmallPage});
-  for (unsigned i = 0; i < threads; ++i) {
-    for (Way way : {Out, Back}) threads_.emplace_back([this, way] { carry_out(way); });
+  try {
+    for (unsigned i = 0; i < threads; ++i) {
+      for (Way way : {Out, Back}) threads_.emplace_back([this, way] { carry_out(way); });
+    }
+  } catch (const std::system_error& error) {
+    stop();
+    throw ArenaError(std::string("cannot start threads for the spill file: ") + error.what() +
+                     "; lift the limit on processes (RLIMIT_NPROC, ulimit -u), or name fewer (EBBTIDE_IO_THREADS)");
   }
 }
 
-Spilled::~Spilled() {
+Spilled::~Spilled() { stop(); }
+
+void Spilled::stop() {
   {
     Lock lock(mutex_);
     stopping_ = true;
@@ -130,8 +139,13 @@ void Spilled::carry_out(Way way) {
     copy->taken += bytes;
     if (copy->taken == copy->extent.bytes) lane.copies.pop_front();
     lock.unlock();
-    copy->before();
-    int error = carry(way, {kRegion, copy->extent.begin + at, bytes}, copy->memory + at);
+    int error = 0;
+    try {
+      copy->before();
+    } catch (...) {  // the device has failed, which whoever uses it is told
+      error = ECANCELED;
+    }
+    if (error == 0) error = carry(way, {kRegion, copy->extent.begin + at, bytes}, copy->memory + at);
     lock.lock();
     if (copy->error == 0) copy->error = error;
     copy->ended += bytes;

@@ -36,7 +36,8 @@ class Spilled {
   int error() const { return tiers_.error(); }  // of the last time that there was none
   void release(const Extent& extent);  // none of it is under way
 
-  // Both carry the whole extent once `before` has returned, which every thread calls that carries a part.
+  // Both carry the whole extent once `before` has returned, which every thread calls that carries a part. Where it throws, that ends
+  // with ECANCELED.
   // `memory` begins at a page, and is there until that has ended.
   Handle write(const Extent& to, char* memory, std::function<void()> before);
   Handle read(const Extent& from, char* memory, std::function<void()> before);
@@ -55,6 +56,7 @@ class Spilled {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  void stop();
   Handle enqueue(Way way, const Extent& extent, char* memory, std::function<void()> before);
   void carry_out(Way way);
   int carry(Way way, const Extent& chunk, char* memory);

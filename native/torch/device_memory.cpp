@@ -80,9 +80,11 @@ void give_back_arriving(void* context) {
   arriving->end.block(arriving->stream);
 }
 
+bool is_arriving(const c10::DataPtr& memory) { return memory.get_deleter() == &give_back_arriving; }
+
 // Null where it is ordinary memory.
 std::unique_ptr<Arriving> take_arriving(c10::DataPtr& memory) {
-  if (memory.get_deleter() != &give_back_arriving) return nullptr;
+  if (!is_arriving(memory)) return nullptr;
   return std::unique_ptr<Arriving>(static_cast<Arriving*>(memory.release_context()));
 }
 
@@ -446,27 +448,27 @@ bool DeviceMemory::start_out(BlockId id, Rank target) {
     copies_.synchronize();
     for (BlockId other : blocks_.live()) places_[other].was_pinned = false;
   }
-  c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
   const bool is_unmade = b.state == State::Dirty && b.recipe != 0;
   const bool copies = b.state == State::Dirty && !is_unmade;
   if (copies && !(p.host = host_copy(b.nbytes))) return false;
-  c10::Event end(device_.type());
+  c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
+  c10::Event end(device_.type());  // of what uses the memory
+  if (!is_arriving(held)) end.record(*p.stream);
+  const c10::Event& last = is_arriving(held) ? static_cast<Arriving*>(held.get_context())->end : end;
   auto kind = static_cast<std::size_t>(b.kind);
   if (copies) {
-    auto copy = copies_.out(const_cast<void*>(p.memory), p.host->memory, b.nbytes, copies_.mark(*p.stream), tape_.recording());
-    end = std::move(copy.end);
+    auto copy = copies_.out(const_cast<void*>(p.memory), p.host->memory, b.nbytes, last, tape_.recording());
     if (copy.timed_begin) {
       timed_.push_back(
           {b.recorded, tape_.clock().tick, kFast, target, now_ns(), std::move(*copy.timed_begin), std::move(*copy.timed_end)});
     }
     counters_.written[kind] += b.paged_bytes;
     counters_.tier_written[0] += b.nbytes;
-  } else if (!p.arrives) {
-    end.record(*p.stream);
+    end = std::move(copy.end);
   }
   c10::DataPtr memory = std::move(held);
   if (auto arriving = take_arriving(memory)) {
-    end = std::move(arriving->end);
+    if (!copies) end = std::move(arriving->end);
     memory = std::move(arriving->memory);
     p.arrives = false;
   }
@@ -500,8 +502,9 @@ HostCopy* DeviceMemory::host_copy(std::uint64_t nbytes) {
 // nothing can.
 bool DeviceMemory::start_spills(std::uint64_t needed) {
   struct Victim {
-    bool is_there;  // on the device or in the file
-    std::uint64_t idle;
+    bool is_awaited;  // it has come from the file, and is not on the device yet
+    bool is_nowhere_else;  // neither on the device nor in the file
+    std::int64_t idle;  // less than nothing
     BlockId id;
     auto operator<=>(const Victim&) const = default;
   };
@@ -509,9 +512,9 @@ bool DeviceMemory::start_spills(std::uint64_t needed) {
   for (BlockId id : blocks_.live()) {
     const HostCopy* copy = places_[id].host;
     if (copy == nullptr || !copy->memory || copy->under_way || copy->stays) continue;
-    victims.push_back({blocks_[id].state == State::Clean || copy->extent, idle(id), id});
+    victims.push_back({copy->came, blocks_[id].state != State::Clean && !copy->extent, -static_cast<std::int64_t>(idle(id)), id});
   }
-  std::ranges::sort(victims, std::greater());
+  std::ranges::sort(victims);
   std::uint64_t started = 0;
   for (auto it = victims.begin(); it != victims.end() && started < needed; ++it) {
     Place& p = places_[it->id];
@@ -548,7 +551,7 @@ bool DeviceMemory::comes_to_host(BlockId id, bool waits) {
   note_time(stream, Mark::StallEnds);
   if (copy.is_in_memory()) return true;
   std::string text = "ebbtide: a tensor of " + std::to_string(copy.nbytes >> 20) +
-                     " MiB cannot come back: " + (copy.error != 0 ? host_.failure(copy.error) : "the host has no memory to pin");
+                     " MiB cannot come back: " + (copy.error != 0 ? HostCopies::failure(copy) : "the host has no memory to pin");
   if (counters_.message.empty()) counters_.message = text;
   if (Strong storage = strong(id)) refuse_access(*storage, text);
   return false;
@@ -558,10 +561,13 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   Strong storage = strong(id);
   if (!storage) return true;  // nobody needs it any more
   Place& p = places_[id];
-  StaysInMemory stays(*p.host);
-  if (!comes_to_host(id, waits)) return false;
   std::optional<c10::Event> after;
-  c10::DataPtr memory = memory_for(blocks_[id].paged_bytes, *p.stream, after, waits);
+  c10::DataPtr memory;
+  {
+    StaysInMemory stays(*p.host);
+    if (!comes_to_host(id, waits)) return false;
+    memory = memory_for(blocks_[id].paged_bytes, *p.stream, after, waits);
+  }
   Block& b = blocks_[id];
   if (memory.get() == nullptr) return false;
   if (!after) after = copies_.mark(*p.stream);
@@ -720,7 +726,7 @@ bool DeviceMemory::make_room(std::uint64_t nbytes) {
         counters_.message = "tensors on " + device_.str() + " needed " + std::to_string((used() + nbytes) >> 20) +
                             " MiB at once of " + std::to_string(limit_ >> 20) + " MiB, and nothing else could leave";
         if (host_.error() != 0) {
-          counters_.message += ": " + host_.failure(host_.error());
+          counters_.message += ": " + host_.failure();
         } else if (host_lacked_ > 0) {
           counters_.message +=
               "; a tensor of " + std::to_string(host_lacked_ >> 10) + " KiB found no place in pinned host memory";

@@ -21,10 +21,9 @@ void HostCopies::set_limit(std::uint64_t bytes) {
 }
 
 void HostCopies::open(const std::vector<std::string>& directories, unsigned threads) {
-  if (file_ && file_->used() > 0) return;
   file_.reset();
   error_ = 0;
-  if (!directories.empty()) file_ = std::make_unique<Spilled>(directories, threads);
+  if (!directories.empty()) file_ = std::make_shared<Spilled>(directories, threads);
 }
 
 HostCopy* HostCopies::take(std::uint64_t nbytes, bool waits) {
@@ -45,16 +44,19 @@ void HostCopies::drop(HostCopy*& copy) {
 
 void HostCopies::end(HostCopy& copy) {
   if (copy.memory) buffers_.give(std::move(copy.memory));
-  if (copy.extent) file_->release(*copy.extent);
+  if (copy.extent) copy.file->release(*copy.extent);
   copies_.remove_if([&](const HostCopy& other) { return &other == &copy; });
 }
 
 bool HostCopies::spill(HostCopy& copy, c10::Event after) {
-  if (!file_ || error_ != 0 || copy.stays || copy.under_way || !copy.memory) return false;
+  if (copy.stays || copy.under_way || !copy.memory) return false;
   if (copy.extent) {  // it lies there already
     buffers_.give(std::exchange(copy.memory, {}));
+    copy.came = false;
     return true;
   }
+  if (!file_ || error_ != 0) return false;
+  copy.file = file_;
   copy.extent = file_->reserve(copy.nbytes);
   if (!copy.extent) {
     error_ = file_->error();
@@ -73,14 +75,14 @@ bool HostCopies::bring(HostCopy& copy, bool must) {
   auto before = memory.last ? waits_for(*std::exchange(memory.last, std::nullopt)) : [] {};
   copy.memory = std::move(memory);
   copy.comes = true;
-  copy.under_way = file_->read(*copy.extent, copy.memory.memory, std::move(before));
+  copy.under_way = copy.file->read(*copy.extent, copy.memory.memory, std::move(before));
   under_way_.push_back(&copy);
   return true;
 }
 
 void HostCopies::wait(HostCopy& copy) {
   if (!copy.under_way) return;
-  file_->wait(copy.under_way);
+  copy.file->wait(copy.under_way);
   std::erase(under_way_, &copy);
   settle(copy);
 }
@@ -96,7 +98,7 @@ bool HostCopies::wait_for_one() {
 void HostCopies::settle() {
   std::vector<HostCopy*> ended;
   std::erase_if(under_way_, [&](HostCopy* copy) {
-    if (!file_->has_ended(copy->under_way)) return false;
+    if (!copy->file->has_ended(copy->under_way)) return false;
     ended.push_back(copy);
     return true;
   });
@@ -105,13 +107,13 @@ void HostCopies::settle() {
 
 // Its way has ended.
 void HostCopies::settle(HostCopy& copy) {
-  copy.error = file_->wait(std::exchange(copy.under_way, nullptr));
+  copy.error = copy.file->wait(std::exchange(copy.under_way, nullptr));
   const bool came = copy.came = std::exchange(copy.comes, false);
   (came ? read_ : written_) += copy.nbytes;
   if (!came) giving_up_ -= copy.memory.nbytes;
   if (copy.error != 0 && !came) {
-    error_ = copy.error;
-    file_->release(*std::exchange(copy.extent, std::nullopt));
+    if (copy.file == file_) error_ = copy.error;
+    copy.file->release(*std::exchange(copy.extent, std::nullopt));
   }
   if (copy.is_dropped) {
     end(copy);

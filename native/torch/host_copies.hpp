@@ -17,7 +17,8 @@ namespace ebbtide {
 struct HostCopy {
   std::uint64_t nbytes = 0;
   Buffer memory;  // none: it lies in the file alone
-  std::optional<Extent> extent;  // its place in the file
+  std::shared_ptr<Spilled> file;  // in which it lies, too
+  std::optional<Extent> extent;  // its place there
   Spilled::Handle under_way;  // to the file, or back
   bool comes = false;  // from the file
   bool came = false;  // it has come from there, and nobody has used it since
@@ -34,7 +35,7 @@ class HostCopies {
 
   void set_limit(std::uint64_t bytes);
   void prepare(std::uint64_t bytes) { buffers_.prepare(bytes); }
-  // Copies that find no memory go to files there. Where copies lie in files already, these stay. Throws ArenaError.
+  // Copies that find no memory go to files there from now on. Throws ArenaError.
   void open(const std::vector<std::string>& directories, unsigned threads);
   bool has_file() const { return file_ != nullptr; }
 
@@ -61,7 +62,8 @@ class HostCopies {
   std::uint64_t file_peak() const { return file_ ? file_->peak() : 0; }
   std::uint64_t file_written() const { return written_; }
   std::uint64_t file_read() const { return read_; }
-  std::string failure(int error) const { return file_->failure(error); }
+  static std::string failure(const HostCopy& copy) { return copy.file->failure(copy.error); }  // to read it
+  std::string failure() const { return file_->failure(error_); }
   int error() const { return error_; }  // why the file takes no more; 0: it does
 
  private:
@@ -69,7 +71,7 @@ class HostCopies {
   void end(HostCopy& copy);
 
   PinnedBuffers buffers_;
-  std::unique_ptr<Spilled> file_;
+  std::shared_ptr<Spilled> file_;  // an earlier one is there as long as copies lie in it
   std::list<HostCopy> copies_;
   std::vector<HostCopy*> under_way_;  // the oldest first
   std::uint64_t limit_ = 0;

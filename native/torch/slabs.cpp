@@ -22,11 +22,17 @@ Slabs::~Slabs() {
 void Slabs::set_limit(std::uint64_t bytes) {
   Lock lock(mutex_);
   limit_ = std::max(bytes, pinned_bytes_);
+  pin_what_lacks();
 }
 
 void Slabs::prepare(std::uint64_t bytes) {
   Lock lock(mutex_);
   wanted_ = std::max(wanted_, bytes);
+  pin_what_lacks();
+}
+
+// By the thread. Whoever takes a slab waits for it as long as something lacks.
+void Slabs::pin_what_lacks() {
   if (!lacks()) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { pin_ahead(); });
   changed_.notify_all();

@@ -41,6 +41,7 @@ class Slabs {
   std::uint64_t next_bytes(std::uint64_t least) const;
   bool lacks() const { return pinned_bytes_ < wanted_ && pinned_bytes_ < limit_; }  // something that the thread will pin
   Slab pin(Lock& lock, std::uint64_t nbytes);
+  void pin_what_lacks();
   void pin_ahead();
 
   at::HostAllocator& pinned_;

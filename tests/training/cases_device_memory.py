@@ -605,6 +605,16 @@ def held(stream: torch.Stream) -> Iterator[None]:
         gate.open()
 
 
+@contextmanager
+def held_for_a_while(stream: torch.Stream) -> Iterator[None]:
+    """As ``held``, for half a second at most: the block may wait for the stream."""
+    gate = native.Gate(stream)
+    opens = threading.Timer(0.5, gate.open)
+    opens.start()
+    yield
+    opens.join()
+
+
 def streams_of_copies() -> tuple[torch.Stream, torch.Stream]:
     """Those of copies out and back: the two that are given out when the first session of a process starts."""
     before = torch.Stream(device=DEVICE).stream_id
@@ -877,7 +887,7 @@ def memory_is_read_into_until_that_ends(spill: str) -> None:
         dies, written, *_ = (away(value) for value in range(4))
         assert _torch.counters()["tier_bytes"][1] >= 8 * NUMBERS
         leave = [numbers(value) for value in (7, 8)]
-        with held(back):
+        with held_for_a_while(back):
             while not _torch.is_resident(written):
                 _torch.prefetch([written])
             written.add_(1)  # the memory that it came from is free when it has come
@@ -888,6 +898,51 @@ def memory_is_read_into_until_that_ends(spill: str) -> None:
         time.sleep(0.2)  # what is read has come
         assert is_all(written, 2)
         assert [is_all(tensor, value) for tensor, value in zip(leave, (7, 8), strict=True)] == [True] * 2
+
+
+def a_copy_is_dropped_before_what_it_had_is_back(spill: str) -> None:
+    """Host memory is short, so the copy of a tensor that is on its way back is dropped. It leaves again at once."""
+    ours, (out, back) = torch.accelerator.current_stream(), streams_of_copies()
+
+    def of(kib: int, value: int) -> Tensor:
+        return torch.full((kib * 256,), float(value), device=DEVICE)
+
+    with session(host_bytes="512KiB", spill=spill):
+        tensor, other, fill = of(24, 3), of(24, 4), [of(40, 10 + number) for number in range(12)]
+        _torch.evict([other, tensor])
+        del other
+        for _ in range(8):  # these operators notice that
+            torch.zeros(1, device=DEVICE)
+        ours.synchronize()
+        out.synchronize()
+        with held_for_a_while(back):
+            _torch.prefetch([tensor])
+            assert _torch.is_resident(tensor)
+            written = _torch.counters()["tier_written_bytes"][0]
+            assert _torch.evict(fill[:11]) == 11 * 40 << 10
+            assert _torch.evict([tensor]) == 24 << 10
+            assert _torch.counters()["tier_written_bytes"][0] == written + (11 * 40 + 24 << 10)  # its copy was dropped
+        assert is_all(tensor, 3)
+        assert [is_all(each, 10 + number) for number, each in enumerate(fill)] == [True] * 12
+
+
+def a_session_after_one_that_left_something(spill: str) -> None:
+    """More host memory is allowed than before, and other directories are named: both are used."""
+    first, second = (os.path.join(spill, name) for name in "ab")
+    os.mkdir(first)
+    os.mkdir(second)
+    with session(host_bytes="64KiB", spill=first):
+        left = [away(value) for value in range(8)]
+        kept = [tensor.untyped_storage() for tensor in left]
+        del left  # Python alone has them, so they stay
+        _torch.set_device_limit(1 << 14)  # more is wanted than may be
+    assert _torch.counters()["tier_bytes"][0] > 0
+    with session(host_bytes="256KiB", spill=second):
+        tensors = [away(value) for value in range(40)]
+        named = {os.path.dirname(os.readlink(f"/proc/self/fd/{number}")) for number in os.listdir("/proc/self/fd")[:-1]}
+        assert {first, second} <= named
+        assert [is_all(tensor, value) for value, tensor in enumerate(tensors)] == [True] * 40
+    assert [storage.cpu()[4 * NUMBERS - 1] for storage in kept] == [0, *[0x3F] * 1, *[0x40] * 6]
 
 
 def pinned_by() -> tuple[list[int], list[int]]:

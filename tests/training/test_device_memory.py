@@ -214,7 +214,16 @@ def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
     assert "RLIMIT_FSIZE" in verdict.trouble
 
 
-@pytest.mark.parametrize("case", ["a_closed_file", "place_for_all_sizes", "memory_is_read_into_until_that_ends"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "a_closed_file",
+        "place_for_all_sizes",
+        "memory_is_read_into_until_that_ends",
+        "a_copy_is_dropped_before_what_it_had_is_back",
+        "a_session_after_one_that_left_something",
+    ],
+)
 def test_below_host_memory(case: str, tmp_path: Path) -> None:
     child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
 

@@ -183,7 +183,10 @@ class DeviceEngine:
             self._final = self.report()
             _torch.unload_schedules()
             _torch.want_all_recipes(False)
-            if away := _torch.stop_device():
+            away, said = _torch.stop_device(), _torch.counters()["message"]
+            if away and said and said != self._final.trouble:
+                self._warn(f"{format_bytes(away)} of tensors did not come back: {said}")
+            elif away:
                 self._warn(
                     f"{format_bytes(away)} of tensors stay on the host: the device has no room for all at once. "
                     "Operators still bring them back"
