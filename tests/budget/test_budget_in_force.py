@@ -14,6 +14,12 @@ from ebbtide.units import GIB, MIB
 from tests.helpers.fake_native import QUIET, FakeNative
 
 
+@pytest.fixture(autouse=True)
+def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest's own holds more with every test."""
+    monkeypatch.setattr(process, "resident_bytes", lambda *_: 300 * MIB)
+
+
 def test_a_size_bounds_the_process_from_the_start(native: FakeNative) -> None:
     with Session(1 * GIB, settings=QUIET) as session:
         assert native.started["process_bytes"] == GIB

@@ -104,7 +104,8 @@ def test_a_session_shows_itself_until_it_ends(native: FakeNative, place: Path) -
         session.total_steps = 40
         with session.step():
             pass
-        while not (found := sessions(session_folder())) or found[0][1].moment.total_steps is None:  # type: ignore[union-attr]
+        folder = place / f"ebbtide-{os.getuid()}"  # which the thread makes
+        while not (found := sessions(folder)) or found[0][1].moment.total_steps is None:  # type: ignore[union-attr]
             assert session._kept is not None
             assert session._kept._thread.is_alive()
         shown = CliRunner().invoke(cli, ["top", "--once"])
@@ -121,14 +122,19 @@ def test_top_shows_what_is_left_and_what_was_killed(place: Path) -> None:
     (folder / "3.json").write_text("{}")
     shown = CliRunner().invoke(cli, ["top"])
     assert shown.exit_code == 0, shown.output
-    killed, running = shown.output.split("2.json\n")
-    assert "gone.py" in killed
+    running, killed = shown.output.split("gone.py")
     assert "was killed" in killed
+    assert "2.json" in killed
     assert "step 100 of 1000, 2.00 s each, 30 min 00 s left" in running  # 900 of the only typical step
     assert "900 MiB of 1.00 GiB" in running
     assert "moved a step" in running
-    (folder / "1.json").unlink()
-    (folder / "2.json").unlink()
+    for number in range(4, 9):
+        shortened(REPORT, gone).write(folder / f"{number}.json")
+    shown = CliRunner().invoke(cli, ["top"])
+    assert shown.output.count("was killed") == 3
+    assert "3 more were killed" in shown.output
+    for number in (1, 2, *range(4, 9)):
+        (folder / f"{number}.json").unlink()
     assert CliRunner().invoke(cli, ["top"]).output == "No session runs here.\n"
 
 

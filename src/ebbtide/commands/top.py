@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ebbtide.ir.run_report import RunReport
 
 _EVERY_S = 1.0
+_KILLED = 3  # so many of those that were killed are shown
 
 
 @click.command(epilog=examples("ebbtide top", "ebbtide top --once"))
@@ -45,7 +46,7 @@ def _shown(columns: int) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    from ebbtide.session.kept_report import session_folder, sessions
+    from ebbtide.session.kept_report import goes_on, session_folder, sessions
 
     try:
         found = sessions(session_folder())
@@ -53,7 +54,13 @@ def _shown(columns: int) -> "RenderableType":
         found = []
     if not found:
         return Text("No session runs here.")
-    return Group(*(part for path, report in found for part in _session(str(path), report, columns)))
+    run = [each for each in found if each[1].moment is not None and goes_on(each[1].moment)]
+    killed = [each for each in found if each not in run]
+    shown = [*reversed(run), *killed[: -_KILLED - 1 : -1]]  # the youngest first
+    parts = [part for path, report in shown for part in _session(str(path), report, columns)]
+    if len(killed) > _KILLED:
+        parts.append(Text(f"{len(killed) - _KILLED} more were killed; see {found[0][0].parent}", "red"))
+    return Group(*parts)
 
 
 def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableType]":
