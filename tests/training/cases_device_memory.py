@@ -6,6 +6,7 @@ Nothing here looks at a loss before the end, so that the host is ahead of the st
 import gc
 import io
 import os
+import random
 import resource
 import threading
 import time
@@ -943,6 +944,69 @@ def a_session_after_one_that_left_something(spill: str) -> None:
         assert {first, second} <= named
         assert [is_all(tensor, value) for value, tensor in enumerate(tensors)] == [True] * 40
     assert [storage.cpu()[4 * NUMBERS - 1] for storage in kept] == [0, *[0x3F] * 1, *[0x40] * 6]
+
+
+ACTIONS: dict[str, int] = {
+    "makes": 5,
+    "evicts": 3,
+    "fetches": 3,
+    "drops": 3,
+    "changes": 1,
+    "reads": 2,
+    "looks": 2,
+    "limits": 1,
+}
+"""How often each is taken, of all."""
+
+
+def random_actions(seed: int, spill: str) -> tuple[int, int]:
+    """Tensors whose values are known, of widely different sizes, in sessions one after another: how many actions were
+    taken, and how many bytes were written to files."""
+    chance, actions, written = random.Random(seed), 0, 0
+    tensors: list[tuple[Tensor, float]] = []
+    names = [name for name, times in ACTIONS.items() for _ in range(times)]
+
+    def some() -> list[Tensor]:
+        return [tensor for tensor, _ in chance.sample(tensors, min(len(tensors), chance.randrange(1, 20)))]
+
+    for _ in range(60):
+        wishes = {
+            "fast": chance.choice(["1200KiB", "1MiB", "4MiB", "1GiB"]),
+            "host_bytes": chance.choice([16 << 10, 64 << 10, 100_000, 1 << 20, 3 << 20]),
+            "spill": chance.choice([spill, spill, spill, None]),
+            "chaos_rate": chance.choice([0, 0.1, 0.4]),
+            "chaos_seed": seed,
+            "remake": chance.choice(["check", "0"]),
+        }
+        with session(**wishes):
+            for _ in range(chance.randrange(20, 200)):
+                actions += 1
+                action = chance.choice(names) if tensors else "makes"
+                if action == "makes":
+                    value = float(chance.randrange(1000))
+                    tensors.append((torch.full((int(2 ** chance.uniform(10, 18.5)),), value, device=DEVICE), value))
+                    continue
+                at = chance.randrange(len(tensors))
+                tensor, value = tensors[at]
+                if action == "evicts":
+                    _torch.evict(some())
+                elif action == "fetches":
+                    _torch.prefetch(some())
+                elif action == "drops":
+                    tensors.pop(at)
+                elif action == "changes":
+                    tensors[at] = tensor.add_(1), value + 1
+                elif action == "reads":
+                    tensors.append((tensor + 2, value + 2))
+                elif action == "looks":
+                    assert is_all(tensor, value)
+                else:
+                    _torch.set_device_limit(chance.choice([100 << 10, 1 << 20, 8 << 20]))
+            counts = _torch.counters()["tier_written_bytes"]
+            written += sum(counts[1:])
+        assert all(is_all(tensor, value) for tensor, value in tensors)
+        tensors = [each for each in tensors if chance.random() < 0.5]
+    return actions, written
 
 
 def pinned_by() -> tuple[list[int], list[int]]:

@@ -228,6 +228,13 @@ def test_below_host_memory(case: str, tmp_path: Path) -> None:
     child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_actions_leave_each_tensor_what_it_was(seed: int, tmp_path: Path) -> None:
+    actions, written = child.run(CASE("random_actions"), seed, str(tmp_path), env=ONE_THREAD)
+    assert actions > 500
+    assert written > 1 << 20
+
+
 def test_host_memory_is_pinned_by_a_thread_of_its_own_where_the_need_is_known() -> None:
     assert child.run(CASE("pinned_by"), env=ONE_THREAD) == ([], [256 << 20])
 
