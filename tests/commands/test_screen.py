@@ -26,7 +26,7 @@ from ebbtide.commands.program import ProgramCommand
 from ebbtide.commands.sweep import digits
 from ebbtide.commands.tables import COLUMNS, cells, show_trials, whose_times
 from ebbtide.commands.trace import named_for
-from ebbtide.commands.working import working
+from ebbtide.commands.working import Work, working
 from ebbtide.errors import InfeasibleBudgetError, SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load, save
@@ -262,6 +262,13 @@ class Log(io.StringIO):
         if "so far" in text:
             self.told.set()
         return size
+
+
+def test_one_part_more_than_was_foreseen_is_one_of_as_many() -> None:
+    work = Work(1)
+    work("first")
+    work("once more")
+    assert work.told() == "2 of 2, once more"
 
 
 def test_long_work_is_told_in_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

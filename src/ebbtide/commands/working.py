@@ -35,6 +35,7 @@ class Work:
         if self._shown is not None and self._task is not None:
             self._shown.update(self._task, description=what, completed=self._begun, refresh=True)
         self._begun += 1
+        self._parts = max(self._parts, self._begun)  # some need one more than most
         self._what = what
 
     def say(self, text: str) -> None:
