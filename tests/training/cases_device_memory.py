@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -879,26 +878,6 @@ def place_for_all_sizes(spill: str) -> None:
         assert [is_all(tensor, value) for value, tensor in enumerate(small)] == [True] * 60
         assert [is_all(tensor, value) for value, tensor in enumerate(large)] == [True] * 3
     assert _torch.counters()["tier_bytes"] == (0,)
-
-
-def memory_is_read_into_until_that_ends(spill: str) -> None:
-    """A tensor dies while it is read from the file. The memory that it comes to is nobody else's before."""
-    _, back = streams_of_copies()
-    with session(host_bytes="32KiB", spill=spill):  # for two
-        dies, written, *_ = (away(value) for value in range(4))
-        assert _torch.counters()["tier_bytes"][1] >= 8 * NUMBERS
-        leave = [numbers(value) for value in (7, 8)]
-        with held_for_a_while(back):
-            while not _torch.is_resident(written):
-                _torch.prefetch([written])
-            written.add_(1)  # the memory that it came from is free when it has come
-            _torch.prefetch([dies])
-            del dies
-            torch.zeros(1, device=DEVICE)  # the operator notices that
-            assert [_torch.evict([tensor]) for tensor in leave] == [4 * NUMBERS] * 2
-        time.sleep(0.2)  # what is read has come
-        assert is_all(written, 2)
-        assert [is_all(tensor, value) for tensor, value in zip(leave, (7, 8), strict=True)] == [True] * 2
 
 
 def a_copy_is_dropped_before_what_it_had_is_back(spill: str) -> None:

@@ -219,7 +219,6 @@ def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
     [
         "a_closed_file",
         "place_for_all_sizes",
-        "memory_is_read_into_until_that_ends",
         "a_copy_is_dropped_before_what_it_had_is_back",
         "a_session_after_one_that_left_something",
     ],
