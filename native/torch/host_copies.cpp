@@ -29,10 +29,12 @@ void HostCopies::open(const std::vector<std::string>& directories, unsigned thre
 HostCopy* HostCopies::take(std::uint64_t nbytes, bool waits) {
   Buffer memory = buffers_.take(nbytes, waits ? Effort::Wait : Effort::None);
   if (!memory) return nullptr;
-  HostCopy& copy = copies_.emplace_back();
-  copy.nbytes = nbytes;
-  copy.memory = std::move(memory);
-  return &copy;
+  auto copy = std::make_unique<HostCopy>();
+  copy->nbytes = nbytes;
+  copy->memory = std::move(memory);
+  HostCopy* taken = copy.get();
+  copies_.emplace(taken, std::move(copy));
+  return taken;
 }
 
 void HostCopies::drop(HostCopy*& copy) {
@@ -45,7 +47,7 @@ void HostCopies::drop(HostCopy*& copy) {
 void HostCopies::end(HostCopy& copy) {
   if (copy.memory) buffers_.give(std::move(copy.memory));
   if (copy.extent) copy.file->release(*copy.extent);
-  copies_.remove_if([&](const HostCopy& other) { return &other == &copy; });
+  copies_.erase(&copy);
 }
 
 bool HostCopies::spill(HostCopy& copy, c10::Event after) {

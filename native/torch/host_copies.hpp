@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "../core/spilled.hpp"
@@ -72,7 +72,7 @@ class HostCopies {
 
   PinnedBuffers buffers_;
   std::shared_ptr<Spilled> file_;  // an earlier one is there as long as copies lie in it
-  std::list<HostCopy> copies_;
+  std::unordered_map<const HostCopy*, std::unique_ptr<HostCopy>> copies_;
   std::vector<HostCopy*> under_way_;  // the oldest first
   std::uint64_t limit_ = 0;
   std::uint64_t giving_up_ = 0;  // memory of what is on its way to the file
