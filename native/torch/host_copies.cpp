@@ -28,6 +28,8 @@ void HostCopies::open(const std::vector<std::string>& directories, unsigned thre
 
 HostCopy* HostCopies::take(std::uint64_t nbytes, bool waits) {
   Buffer memory = buffers_.take(nbytes, waits ? Effort::Wait : Effort::None);
+  bool is_in_parts = !memory && waits && file_ && buffers_.used() + nbytes <= limit_;  // what is free
+  if (is_in_parts) memory = buffers_.take(nbytes, Effort::Beyond);
   if (!memory) return nullptr;
   auto copy = std::make_unique<HostCopy>();
   copy->nbytes = nbytes;

@@ -39,7 +39,8 @@ class HostCopies {
   void open(const std::vector<std::string>& directories, unsigned threads);
   bool has_file() const { return file_ != nullptr; }
 
-  // Memory for a copy of so many bytes; null: there is none. It lasts until it is dropped.
+  // Memory for a copy of so many bytes; null: there is none. It lasts until it is dropped. Above a file, who waits gets it also where
+  // what is free lies in parts: more is pinned then.
   HostCopy* take(std::uint64_t nbytes, bool waits);
   void drop(HostCopy*& copy);  // nobody needs it; null afterwards
 
