@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "births.hpp"
@@ -450,7 +451,10 @@ bool DeviceMemory::start_out(BlockId id, Rank target) {
   }
   const bool is_unmade = b.state == State::Dirty && b.recipe != 0;
   const bool copies = b.state == State::Dirty && !is_unmade;
-  if (copies && !(p.host = host_copy(b.nbytes))) return false;
+  if (copies) {
+    host_.drop(p.host);  // of a copy that the device refused
+    if (!(p.host = host_copy(b.nbytes))) return false;
+  }
   c10::DataPtr& held = storage->_mutable_data_ptr_no_checks();
   c10::Event end(device_.type());  // of what uses the memory
   if (!is_arriving(held)) end.record(*p.stream);
@@ -504,17 +508,18 @@ bool DeviceMemory::start_spills(std::uint64_t needed) {
   struct Victim {
     bool is_awaited;  // it has come from the file, and is not on the device yet
     bool is_nowhere_else;  // neither on the device nor in the file
-    std::int64_t idle;  // less than nothing
+    std::uint64_t idle;
     BlockId id;
-    auto operator<=>(const Victim&) const = default;
   };
   std::vector<Victim> victims;
   for (BlockId id : blocks_.live()) {
     const HostCopy* copy = places_[id].host;
     if (copy == nullptr || !copy->memory || copy->under_way || copy->stays) continue;
-    victims.push_back({copy->came, blocks_[id].state != State::Clean && !copy->extent, -static_cast<std::int64_t>(idle(id)), id});
+    victims.push_back({copy->came, blocks_[id].state != State::Clean && !copy->extent, idle(id), id});
   }
-  std::ranges::sort(victims);
+  std::ranges::sort(victims, [](const Victim& a, const Victim& b) {
+    return std::tuple(a.is_awaited, a.is_nowhere_else, b.idle) < std::tuple(b.is_awaited, b.is_nowhere_else, a.idle);
+  });
   std::uint64_t started = 0;
   for (auto it = victims.begin(); it != victims.end() && started < needed; ++it) {
     Place& p = places_[it->id];

@@ -111,8 +111,10 @@ def _of_device(name: str, spill: tuple[str, ...], say: Callable[[str], None]) ->
     from ebbtide.host.spill import choose_spill_directories
     from ebbtide.probe.device import machine_of_device
     from ebbtide.runtime.device_engine import free_bytes
+    from ebbtide.settings import Settings
 
     require_native()
     require_device_events(device := device_named(name))
     directories = choose_spill_directories(spill) if spill else ()
-    return machine_of_device(device, free_bytes(device), usable_bytes(free_memory()) // 2, directories, say)
+    host_bytes, threads = usable_bytes(free_memory()) // 2, Settings.from_environment().io_threads
+    return machine_of_device(device, free_bytes(device), host_bytes, directories, threads, say)

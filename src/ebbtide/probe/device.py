@@ -20,11 +20,16 @@ _PASSING_PART = 4  # the runtime has an eighth to a quarter free (native/torch/h
 
 
 def machine_of_device(
-    device: torch.device, fast_bytes: int, host_bytes: int, spill: Sequence[Path], say: Callable[[str], None]
+    device: torch.device,
+    fast_bytes: int,
+    host_bytes: int,
+    spill: Sequence[Path],
+    io_threads: int,
+    say: Callable[[str], None],
 ) -> Machine:
     """Measure the machine. Without spill directories it has no file."""
     machine = _measure(device, fast_bytes, host_bytes)
-    return _with_file(machine, probe_quick(spill, say=say)) if spill else machine
+    return _with_file(machine, probe_quick(spill, io_threads, say=say)) if spill else machine
 
 
 def _measure(device: torch.device, fast_bytes: int, host_bytes: int) -> Machine:

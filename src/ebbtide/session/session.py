@@ -238,7 +238,7 @@ class Session(Driven):
             machine = (
                 find_machine(chosen.machine)
                 if chosen.machine
-                else machine_of_device(device, free, host_bytes, spill, self._say)
+                else machine_of_device(device, free, host_bytes, spill, chosen.io_threads, self._say)
             )
             plan = Files.of(chosen).plan
             planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
