@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.ir.files import load
+from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.machines import find_machine
 from ebbtide.verify.record import FILE_NAME, read_record
@@ -113,6 +114,15 @@ def test_a_step_on_the_device_is_recorded_planned_and_simulated(
     assert held[StorageKind.ACTIVATION] > 6 * 128 * 64 * 4
     assert "lagging->host" in done("probe", "--device", "lagging", "-o", "there.toml")
     assert [tier.name for tier in find_machine(project / "there.toml").tiers] == ["lagging", "host"]
+    assert "lagging->" in done("probe", "--device", "lagging", "--spill", ".", "-o", "disk.toml")
+    disk = find_machine(project / "disk.toml")
+    assert [tier.name for tier in disk.tiers[:2]] == ["lagging", "host"]
+    assert len(disk.tiers) == 3
+    assert disk.link("lagging", disk.tiers[2].name) is not None
+    report = ("--report", "file.json", "--wait-for-plan", "train.py")
+    done("run", "--device", "lagging", "--host", "64KiB", "--spill", ".", "--fast", "60%", *report)
+    host, file = RunReport.from_json((project / "file.json").read_text()).tiers
+    assert min(host.written_bytes, file.written_bytes, file.read_bytes) > 0
     assert "lagging:0, lagging; " in done("doctor", "--device", "lagging")
     there = ("--machine", "there.toml", "--fast", "50%")
     done("plan", "step.trace", *there, "-o", "step.plan")
