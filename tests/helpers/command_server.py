@@ -5,7 +5,6 @@ JSON. The answers are two lines: the number of its process, and the exit status 
 tested in fresh processes: how large a process is, and what is read from the environment when it starts.
 """
 
-import gc
 import json
 import os
 import runpy
@@ -54,9 +53,6 @@ def serve() -> Command | None:
 
 
 if __name__ == "__main__" and (asked := serve()) is not None:
-    try:
-        if Path(asked["words"][0]).name == "ebbtide":
-            sys.exit(main())
-        runpy.run_path(asked["words"][0], run_name="__main__")
-    finally:
-        gc.freeze()  # at its end Python looks through all that is not, which a fork has to copy first: for a second
+    if Path(asked["words"][0]).name == "ebbtide":
+        sys.exit(main())
+    runpy.run_path(asked["words"][0], run_name="__main__")
