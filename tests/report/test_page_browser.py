@@ -87,16 +87,16 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Show]:
     problems: list[str] = []
     opened = []
 
-    def open_page(name: str, width: int = 1400, **options: Any) -> Any:
+    def open_page(name: str, width: int = 1400, address: str = "", **options: Any) -> Any:
         page = browser.new_page(viewport={"width": width, "height": 900}, **options)
         opened.append(page)
-        address = pages[name].as_uri()
+        file = pages[name].as_uri()
         page.on(
             "console", lambda message: problems.append(message.text) if message.type in ("error", "trace") else None
         )
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: None if request.url in (address, "data:,") else problems.append(request.url))
-        page.goto(address)
+        page.on("request", lambda request: None if request.url in (file, "data:,") else problems.append(request.url))
+        page.goto(address or file)
         page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
         return page
 
@@ -300,6 +300,8 @@ def test_a_click_shows_what_is_there_at_that_moment(show: Show) -> None:
     assert column(page, "#peak-modules", 3) == ["66.7\u00a0%", "33.3\u00a0%"]
     page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
     assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")  # ends the smooth scroll to the chart of storages
+    page.locator("#memory .chart").scroll_into_view_if_needed()
     mark = page.locator("#memory .scatterlayer .points path").bounding_box()
     page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     assert page.locator("#peak summary").inner_text().startswith("Peak: 28.0 MiB at 3.00 ms")
@@ -424,6 +426,47 @@ def test_a_box_that_fills_the_chart_shows_the_way_back(show: Show) -> None:
     page.mouse.click(back["x"] + 10, back["y"] + back["height"] / 2)
     page.wait_for_timeout(1500)
     assert boxes.count() == before
+
+
+def test_what_is_chosen_is_in_the_address_and_back_leads_to_what_was_before(show: Show) -> None:
+    def seen(page: Any) -> tuple[str, str, list[str]]:
+        page.wait_for_timeout(1000)  # a chart that moves to a box ends
+        boxes = sorted(filter(None, page.locator("#tree text.slicetext").all_text_contents()))
+        return page.get_by_label("Module contains").input_value(), page.locator("output").inner_text(), boxes
+
+    page = show("random")
+    states = [seen(page)]
+    page.locator("#tree g.slice").last.locator("path.surface").click()
+    states.append(seen(page))
+    page.get_by_label("Module contains").press_sequentially("h.3")
+    states.append(seen(page))
+    page.get_by_label("activation").focus()
+    page.keyboard.press("Space")
+    page.get_by_label("Order").select_option("size")
+    states.append(seen(page))
+    assert len({str(state) for state in states}) == len(states)
+    address = page.evaluate("location.href")
+    page.locator("nav a").last.click()  # a section's link chooses nothing
+    assert seen(page) == states[3]
+    sent = show("random", address=address)
+    assert sent.get_by_label("Order").input_value() == "size"
+    assert seen(sent) == states[3]
+    page.go_back()
+    page.go_back()  # the order
+    for state in reversed(states[:3]):
+        page.go_back()
+        assert seen(page) == state
+
+
+def test_a_storage_that_the_filter_hides_is_shown_by_a_click(show: Show) -> None:
+    page = show("small")
+    page.locator("#peak summary").click()
+    page.get_by_label("Module contains").fill("nothing has this name")
+    page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
+    assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
+    assert not page.locator("output").inner_text().startswith("0 of")
+    sent = show("small", address=page.evaluate("location.href"))
+    assert sent.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
 
 
 @pytest.mark.parametrize("width", [400, 1400])

@@ -129,8 +129,9 @@ def test_the_address_names_the_storage_that_is_shown(show: Show) -> None:
     page.keyboard.press("j")  # anywhere on the page
     page.keyboard.press("j")
     assert page.url.endswith("#storage=1")
-    page.locator("#filter input[type=search]").press("j")  # but where one writes
-    assert page.url.endswith("#storage=1")
+    page.locator("#filter input[type=search]").press("j")  # but where one writes: another filter may hide it
+    assert page.url.endswith("#text=j")
+    assert page.locator("#storage strong").inner_text().startswith("#1: ")
     page.evaluate("location.hash = '#storage=2'")
     page.locator("#storage strong", has_text="#2: 2.00 MiB, gradient").wait_for()
     for address in ("#storage=99", "#storage=x", "#timelines"):

@@ -1,6 +1,7 @@
 /* What people come for, in one look: what is in the peak, what can leave and what it costs, which line of the program
    made it, what could be changed. */
 
+import { choose, chosenAs, followAddress } from "../shared/address.js";
 import { colour, readableOn } from "../shared/charts.js";
 import { onPrint, onResize, paper } from "../shared/paper.js";
 import { addSection } from "../shared/sections.js";
@@ -67,13 +68,15 @@ const NO_LINES =
 
 function treemap(answers, area, choice) {
   if (!answers.line_tree) choice.remove();
-  else if (!answers.has_modules) choice.elements.by.value = "line_tree";
+  const { by } = choice.elements;
+  const usual = answers.line_tree && !answers.has_modules ? "line_tree" : "tree";
   const whole = answers.tree.find(({ parent }) => parent === null).nbytes;
   const share = ({ nbytes }) => `${bytes(nbytes)}, ${percent(nbytes, whole)}`;
   const short = ({ label, kind }) => (kind ? plain(label).replace(" ", "<br>") : plain(label));
   const draw = () => {
     if (!area.clientWidth && !paper.printing) return;
-    const tree = answers[choice.elements.by.value];
+    by.value = (answers.line_tree && chosenAs("by")) || usual;
+    const tree = answers[by.value] ?? answers[usual];
     const fills = tree.map(({ kind }) => colour(kind || "raised"));
     const trace = {
       type: "treemap",
@@ -89,6 +92,7 @@ function treemap(answers, area, choice) {
       outsidetextfont: { color: colour("ink") }, // the whole's; else plotly takes its size for a colour
       hoverinfo: "text",
       marker: { colors: fills, line: { width: 1, color: colour("ground") } },
+      level: tree.find(({ id }) => id === chosenAs("box"))?.id,
       pathbar: { visible: true },
       tiling: { pad: 2 },
     };
@@ -104,7 +108,12 @@ function treemap(answers, area, choice) {
     Plotly.react(area, [trace], layout, { displayModeBar: false });
   };
   draw();
-  choice.addEventListener("change", draw);
+  area.on("plotly_treemapclick", ({ nextLevel }) => choose({ box: nextLevel }));
+  choice.addEventListener("change", () => {
+    choose({ by: by.value, box: null });
+    draw();
+  });
+  followAddress(draw);
   onResize(draw);
   onPrint(draw);
 }

@@ -1,5 +1,6 @@
 /* The Gantt chart of storages, and what is said of one of them. */
 
+import { choose, chosenAs, followAddress } from "../shared/address.js";
 import { Chart, colour } from "../shared/charts.js";
 import { canvasUnder, Painter } from "../shared/painting.js";
 import { addSection } from "../shared/sections.js";
@@ -39,9 +40,8 @@ addSection({
     const selection = selectionOf(data);
     const storages = new Storages(data, selection, section);
     selection.show = (storage) => storages.show(storage);
-    const followAddress = () => storages.showNamed(location.hash);
-    followAddress();
-    addEventListener("hashchange", followAddress);
+    storages.showNamed();
+    followAddress(() => storages.showNamed());
   },
 });
 
@@ -120,14 +120,13 @@ class Storages {
     document.getElementById("storage").scrollIntoView({ block: "nearest" });
   }
 
-  /* The page's address names the storage that is shown, so that it can be kept and sent. */
   name() {
-    if (this.picked !== null) history.replaceState(null, "", `#storage=${this.picked}`);
+    if (this.picked !== null) choose({ storage: String(this.picked) }, { here: true });
   }
 
-  showNamed(address) {
-    const storage = Number(/^#storage=(\d+)$/.exec(address)?.[1] ?? -1);
-    if (storage >= 0 && storage < this.trace.storages.nbytes.length && storage !== this.picked) this.show(storage);
+  showNamed() {
+    const storage = Number(chosenAs("storage") ?? -1);
+    if (storage in this.trace.storages.nbytes && storage !== this.picked) this.show(storage);
   }
 
   highlight([from, to]) {

@@ -1,5 +1,6 @@
 /* Which storages are chosen, by the form of the section that draws them, and in what order. */
 
+import { choose, chosenAs, followAddress } from "./address.js";
 import { byNumber, bytes, count, element, kindName } from "./words.js";
 
 let selection = null;
@@ -43,12 +44,38 @@ class Selection {
     trace.kinds.forEach((name, number) => {
       const label = element("label");
       const box = element("input", "", { type: "checkbox", name: "kind", value: number });
-      box.checked = true;
+      box.defaultChecked = true; // also after a reset
       label.append(box, element("span", "", { class: "swatch", style: `background: var(--${name})` }), kindName(name));
       kinds.append(label);
     });
     this.form.addEventListener("submit", (event) => event.preventDefault());
-    this.form.addEventListener("input", () => this.apply());
+    let edits = false; // a text that is being typed is one address
+    this.form.addEventListener("input", () => {
+      this.apply();
+      this.name({ here: edits });
+      edits = true;
+    });
+    this.form.addEventListener("change", () => {
+      edits = false;
+    });
+    this.follow();
+    followAddress(() => this.follow());
+  }
+
+  name(how) {
+    const { text, size, order } = this.form.elements;
+    const without = Array.from(this.form.querySelectorAll("[name=kind]:not(:checked)"), ({ value }) => value).join();
+    const least = size.value !== size.defaultValue && size.value;
+    choose({ text: text.value, size: least, order: order.selectedIndex && order.value, without, storage: null }, how);
+  }
+
+  follow() {
+    this.form.reset();
+    const { elements } = this.form;
+    for (const name of ["text", "size", "order"]) elements[name].value = chosenAs(name) ?? elements[name].value;
+    if (!elements.order.value) elements.order.selectedIndex = 0;
+    const without = chosenAs("without")?.split(",") ?? [];
+    for (const box of this.form.querySelectorAll("[name=kind]")) box.checked = !without.includes(box.value);
     this.apply();
   }
 
@@ -81,5 +108,6 @@ class Selection {
     this.form.reset();
     this.form.elements.order.value = order;
     this.apply();
+    this.name({ here: true });
   }
 }
