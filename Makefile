@@ -10,6 +10,7 @@
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
 #   make visit      builds for a visit to a machine with a GPU: for VISIT_PYTHON (python3.12) and VISIT_TORCH (2.11.0), which
 #                   that machine has; gigabytes. There: python3 -m bench.gpu.visit 1 --out OUT; --rehearse does it here
+#   make site       the pages with a search box, in build/site: open build/site/README.html, which needs no network
 #   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
@@ -38,7 +39,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: sources calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
-.PHONY: dev distclean numa-test versions visit wheel
+.PHONY: dev distclean numa-test versions visit wheel site
 
 demo: install
 	$(PY) -m demo.demo
@@ -172,6 +173,14 @@ wheel: install
 	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
+
+# ---- the pages ---------------------------------------------------------------------------------------------------
+
+site: install
+	$(PIP) install --quiet --no-build-isolation "ebbtide[site]"
+	rm -rf build/site
+	$(PY) -m sphinx -q -W --keep-going -c docs/site . build/site
+	@echo "open build/site/README.html"
 
 # ---- native tests ------------------------------------------------------------------------------------------------
 # native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means passed.

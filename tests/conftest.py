@@ -5,10 +5,11 @@ slower. Told to sleep instead, they run the same code. Set here, before anything
 """
 
 import os
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -43,6 +44,9 @@ def share_of(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):  # a process
+            item.add_marker(pytest.mark.starts)
     if config.getoption("--all"):
         return
     nightly = {item for item in items if item.get_closest_marker("nightly")}
@@ -97,3 +101,16 @@ def native(monkeypatch: pytest.MonkeyPatch) -> "Iterator[FakeNative]":
     from tests.helpers.fake_native import put_in_place
 
     yield from put_in_place(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser to show pages in."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium here to show the page in: apt-get install chromium")
+    api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found)
+        yield opened
+        opened.close()
