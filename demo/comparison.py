@@ -31,7 +31,8 @@ def _rows() -> list[tuple[str, Callable[[Outcome, Outcome], str]]]:
     """Each row's name, and its text for an outcome beside its reference."""
     rows: list[tuple[str, Callable[[Outcome, Outcome], str]]] = [
         ("parameters + gradients + state", lambda o, _: gigabytes(o.result["state_bytes"])),
-        ("process peak (VmHWM)", lambda o, _: gigabytes(o.result["peak_bytes"])),
+        ("process peak", lambda o, _: gigabytes(o.peak_bytes)),
+        ("before the budget", lambda o, _: gigabytes(o.result["peak_bytes"]) if o.peaked_before else ""),
         ("median step", lambda o, _: f"{o.step_s:.2f} s"),
         ("against plain", lambda o, reference: f"{o.step_s / reference.step_s:.2f}x"),
         ("predicted, over unlimited", _predicted),
@@ -51,8 +52,8 @@ def _rows() -> list[tuple[str, Callable[[Outcome, Outcome], str]]]:
 def in_a_sentence(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
     """What the planned runs came to, "" where none trained."""
     told = [
-        f"{outcome.run.name[0]} trained in {gigabytes(outcome.result['peak_bytes'])} in place of "
-        f"{gigabytes(reference.result['peak_bytes'])}, at {outcome.step_s / reference.step_s:.2f} times the time"
+        f"{outcome.run.name[0]} trained in {gigabytes(outcome.peak_bytes)} in place of "
+        f"{gigabytes(reference.peak_bytes)}, at {outcome.step_s / reference.step_s:.2f} times the time"
         for outcome, reference in pairs
         if outcome.report and outcome.result and reference.result
         if outcome.run.policy == "ebbtide" and outcome.same_bits(reference)

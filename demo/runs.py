@@ -81,6 +81,18 @@ class Outcome:
         return statistics.median(self.result["seconds"][3:])
 
     @property
+    def peak_bytes(self) -> int:
+        """Where the process peaked; in Ebbtide's runs since the budget was in force."""
+        assert self.result is not None
+        return int(self.result["peak_bytes"] if self.report is None else self.report["process_peak_bytes"])
+
+    @property
+    def peaked_before(self) -> bool:
+        """Whether the process peaked higher before: a percentage is in force from the third step on."""
+        assert self.result is not None
+        return bool(self.result["peak_bytes"] > self.peak_bytes)
+
+    @property
     def bounded_steps(self) -> list[dict[str, Any]]:
         """The report's steps that ran under the budget, so without recorded ones; warm-up left out as in step_s."""
         assert self.report is not None

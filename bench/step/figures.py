@@ -49,7 +49,7 @@ class Paired:
 class Row:
     """One cell. Sizes in bytes, times in seconds, traffic for each step; None where there is nothing to say.
 
-    ``peak_bytes`` is the highest VmHWM of any run (for Ebbtide in percent: since the budget took effect).
+    ``peak_bytes`` is the highest VmHWM of any run (for Ebbtide in percent: its report's, since the budget took effect).
     ``in_bytes`` and ``written_bytes`` are the kernel's counts; ``out_bytes`` is what Ebbtide evicted, also unwritten.
     ``predicted`` is the plan's step over the time of the operations that it was made from. ``bound_s`` is max(the tuned
     run's step, bytes moved over the bandwidth probed in that round), and ``over_bound`` the paired ratio to it; None

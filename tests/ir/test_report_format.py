@@ -87,7 +87,7 @@ def test_a_device_s_run_says_whose_memory_it_was() -> None:
     assert "on cuda:1          690 MiB of 700 MiB" in text
     assert "0.98 GiB on the host" in text
     assert "  tensors" not in text
-    assert "trained for 2 steps in 690 MiB of cuda:1, within budget; plain PyTorch takes about 4.00 GiB" in text
+    assert "trained for 2 steps in 690 MiB of cuda:1, within budget; plain PyTorch takes at least 4.00 GiB" in text
     assert "a day" not in text  # nothing goes to a disk
     host = TierReport("host", 1 << 30, 40 << 20, 0)
     below = replace(REPORT, device="cuda:0", tiers=(host, TierReport("spill file", None, 10 << 20, 0)))
@@ -131,6 +131,7 @@ def test_the_fields_are_those_that_are_documented() -> None:
         "device",
         "trained_parameters",
         "moment",
+        "process_peak_before_bytes",
     ]
     step = value["steps"][1]
     assert list(step) == [
@@ -216,11 +217,11 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     # it stalled for 0.4 s of its 2 s, and wrote 20 MiB. A day has 43,200 such steps.
     assert text.splitlines()[0] == (
         "Ebbtide: 34.1 M parameters trained for 2 steps in 0.98 GiB, within budget; "
-        "plain PyTorch takes about 4.30 GiB; about 1.2 times its time; 20.0 MiB written a step, 906 GB a day"
+        "plain PyTorch takes at least 4.30 GiB; about 1.2 times its time; 20.0 MiB written a step, 906 GB a day"
     )
     assert "1 recorded, 1 demand; median 2.00 s (of 1 demand step); policy demand" in text
     assert "0.98 GiB of 1.00 GiB" in text
-    assert "690 MiB, mean 600 MiB; limit at the end 700 MiB; without a limit 4.00 GiB" in text
+    assert "690 MiB, mean 600 MiB; last budget 700 MiB; without a budget 4.00 GiB" in text
     assert "out  100 MiB (written 20.0 MiB)   in 1.00 MiB" in text
     assert "400 ms (20.0 %): 100 ms for memory to be freed, 300 ms for reads that nobody had started" in text
     assert "40.0 MiB to the spill file" in text
@@ -251,14 +252,25 @@ def test_a_budget_that_was_kept_and_shows_little_says_so() -> None:
 
 def test_no_limit_stands_beside_a_figure_that_it_does_not_bound() -> None:
     text = render_summary(replace(REPORT, fast_bytes=None))
-    assert "process peak       0.98 GiB, of which only the tensors are bounded" in text
+    assert "process peak       0.98 GiB; only the tensors are bounded" in text
     assert "690 MiB of 700 MiB, mean 600 MiB; without" in text
     fell = replace(REPORT, fast_bytes=None, arena_budget_bytes=500 << 20)
-    assert "690 MiB, mean 600 MiB; limit at the end 500 MiB" in render_summary(fell)
+    assert "690 MiB, mean 600 MiB; last budget 500 MiB" in render_summary(fell)
     assert "690 MiB of 500 MiB, mean" in render_summary(replace(fell, budget_violated=True))
     above = replace(REPORT, process_peak_bytes=(1 << 30) + (10 << 20))
     assert "1.01 GiB of 1.00 GiB, within the 2 % tolerated" in render_summary(above)
     assert "tolerated" not in render_summary(replace(above, budget_violated=True))
+
+
+def test_a_process_that_peaked_higher_before_its_budget_says_so() -> None:
+    share = replace(REPORT, fast_bytes=None, process_peak_before_bytes=2 << 30)
+    assert "trained for 2 steps in 0.98 GiB (2.00 GiB before the budget was in force), within" in render_headline(share)
+    assert "peak       0.98 GiB, 2.00 GiB before the budget was in force; only the tensors" in render_summary(share)
+    assert "of 1.00 GiB, 2.00 GiB before" in render_summary(replace(share, fast_bytes=1 << 30))
+    for lower in (None, 900 << 20):
+        assert (
+            "before" not in render_summary(replace(share, process_peak_before_bytes=lower)).split("existed before")[0]
+        )
 
 
 def test_a_notebook_shows_a_line_and_every_figure_when_it_is_opened() -> None:
@@ -293,8 +305,6 @@ def test_what_plain_pytorch_takes_is_left_out_where_it_is_not_known() -> None:
     )
     text = render_headline(packed)  # compressed memory is in the process's peak, and three quarters went there
     assert "within budget; about 1.2 times plain PyTorch's time; 5.00 MiB written a step, 226 GB a day" in text
-    early = replace(REPORT, updates=("AdamW: each parameter is updated at once",))
-    assert "plain PyTorch takes at least 4.30 GiB" in render_headline(early)
     unknown = replace(REPORT, trained_parameters=None)
     assert render_headline(unknown).startswith("Ebbtide: trained for 2 steps in 0.98 GiB, within budget; ")
 
@@ -325,7 +335,7 @@ def test_where_no_step_was_seen_a_budget_is_said_to_be_kept_only_where_it_was() 
 
 def test_a_report_without_what_lay_under_live_storages_is_read() -> None:
     value = json.loads(replace(REPORT, resident_peak_bytes=3 << 20, resident_mean_bytes=2 << 20).to_json())
-    assert "; in use 3.00 MiB, mean 2.00 MiB; " in render_summary(RunReport.from_json(json.dumps(value)))
+    assert "; live 3.00 MiB, mean 2.00 MiB; " in render_summary(RunReport.from_json(json.dumps(value)))
     del value["resident_peak_bytes"], value["resident_mean_bytes"]
     old = RunReport.from_json(json.dumps(value))
     assert (old.resident_peak_bytes, old.resident_mean_bytes) == (None, None)
@@ -379,3 +389,12 @@ def test_every_field_is_in_the_documentation() -> None:
     assert of_step - {"steps"} == {field.name for field in fields(StepReport)}
     assert of_tier - {"tiers"} == {field.name for field in fields(TierReport)}
     assert of_link - {"links"} == {field.name for field in fields(LinkReport)}
+
+
+def test_the_guide_explains_every_label_that_needs_it() -> None:
+    guide = (ROOT / "docs/guide.md").read_text().split("## Reading the summary")[1].split("\n## ")[0]
+    explained = set(re.findall(r"^\| ([a-z ]+) \|", guide, re.MULTILINE)) - {"label"}
+    labels = set(re.findall(r'_line\("([^"]+)"', (ROOT / "src/ebbtide/report/summary.py").read_text()))
+    assert explained <= {label.strip() for label in labels} | {"moved a step"}  # with its kinds in a loop
+    plain = {"unfinished", "trouble", "updates", "in all", "off the forecast", "written in all"}
+    assert {label.strip() for label in labels} - plain <= explained

@@ -55,3 +55,15 @@ def test_it_trains_under_a_memory_limit_that_kills_plain_pytorch(plain: tuple[di
     except NotPermitted as why:
         pytest.skip(str(why))
     assert json.loads(result.read_text()) == plain[0]
+
+
+def test_a_percentage_hides_no_peak_of_the_steps_before_it(plain: tuple[dict, int], tmp_path: Path) -> None:
+    """Two steps take what plain PyTorch takes. Whoever watches the process sees them, and the report says both."""
+    out = tmp_path / "report.json"
+    watched = watch([EBBTIDE, "run", "--fast", "30%", "--report", str(out), TRAIN_MLP, *MODEL])
+    assert watched.exit_code == 0, watched.output
+    report = json.loads(out.read_text())
+    assert watched.peak_bytes > 0.9 * plain[1]
+    assert report["process_peak_before_bytes"] == pytest.approx(watched.peak_bytes, rel=0.01)
+    assert report["process_peak_bytes"] < 0.8 * report["process_peak_before_bytes"]
+    assert "before the budget was in force" in watched.output

@@ -234,7 +234,9 @@ class RunReport:
     ``fast_bytes`` bounds the process. It is the size that was asked for, or the machine's own limit where that is
     lower. Where no size was named, it is the highest that was taken. It is null for a budget in percent, which bounds
     the arena alone, and for a size that never came into force. The process may peak 2 % above it before
-    ``budget_violated`` says so. ``process_peak_bytes`` is VmHWM since the budget took effect.
+    ``budget_violated`` says so. ``process_peak_bytes`` is VmHWM since the budget took effect,
+    as the governor saw it every few milliseconds where VmHWM had been higher before a percentage took effect.
+    ``process_peak_before_bytes`` is VmHWM until then, null in reports of an Ebbtide that did not count it.
     ``unbounded_peak_bytes`` is a step's peak of live bytes in managed storages, in memory or not.
     ``arena_peak_bytes`` and ``arena_mean_bytes`` (over time) count the arena's pages since the budget took effect,
     including those that freed storages left behind. ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part
@@ -282,6 +284,7 @@ class RunReport:
     device: str | None = None
     trained_parameters: int | None = None
     moment: Moment | None = None
+    process_peak_before_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
@@ -289,7 +292,7 @@ class RunReport:
         _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
         _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
         _check_counts(self, "left_out_steps", "left_out_written_bytes", "resident_peak_bytes", "resident_mean_bytes")
-        _check_counts(self, "written_bytes", "trained_parameters")
+        _check_counts(self, "written_bytes", "trained_parameters", "process_peak_before_bytes")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 

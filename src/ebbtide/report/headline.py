@@ -1,9 +1,10 @@
 """The first line of a run's summary, which has what a person asks first: how much was trained in which memory, what
 plain PyTorch takes, how much longer it took, and what the disk bears.
 
-All of it is measured but for two estimates, which say "about". Plain PyTorch's memory is a step's peak of live bytes
-beside what this process holds besides tensors. Its time is that of the steps less what threads waited, and less what
-was made anew. Left out of both: what the C library keeps of freed memory, and copies that slow operators down.
+All of it is measured but for two figures. Plain PyTorch's memory is at least a step's peak of live bytes beside what
+this process holds besides tensors. Its C library leaves holes between tensors, which took up to a quarter more. Its
+time is about that of the steps less what threads waited, and less what was made anew. Left out: copies that slow
+operators down.
 """
 
 from statistics import mean
@@ -29,19 +30,26 @@ def headline(report: RunReport) -> str:
     what = f"{format_count(report.trained_parameters)} parameters " if report.trained_parameters else ""
     held = format_bytes(report.process_peak_bytes if report.device is None else report.arena_peak_bytes)
     where = "" if report.device is None else f" of {report.device}"
-    trained = f"{what}trained for {steps} step{'' if steps == 1 else 's'} in {held}{where}"
+    before = f" ({peak_before} before the budget was in force)" if (peak_before := higher_before(report)) else ""
+    trained = f"{what}trained for {steps} step{'' if steps == 1 else 's'} in {held}{where}{before}"
     first = f"{trained}, {WITHIN_BUDGET}{_how_kept(report)}" if is_within else f"{verdict(report)}, {trained}"
     return f"Ebbtide: {'; '.join(filter(None, [first, _plain(report), _written(report)]))}"
 
 
 def plain_bytes(report: RunReport) -> int | None:
-    """Estimate what plain PyTorch takes of the memory that is bounded. None where the report does not tell: memory of
-    slower tiers belongs to the process, too."""
+    """Return the least that plain PyTorch takes of the memory that is bounded. None where the report does not tell:
+    memory of slower tiers belongs to the process, too."""
     if report.device is not None:
         return report.unbounded_peak_bytes
     if report.tiers:
         return None
     return report.unbounded_peak_bytes + max(report.process_peak_bytes - report.arena_peak_bytes, 0)
+
+
+def higher_before(report: RunReport) -> str:
+    """Return where the process peaked before the budget was in force, if that was higher than since; else ""."""
+    before = report.process_peak_before_bytes or 0
+    return format_bytes(before) if report.device is None and before > report.process_peak_bytes else ""
 
 
 def times_plain(report: RunReport) -> float | None:
@@ -57,8 +65,7 @@ def _plain(report: RunReport) -> str:
     plain, times = plain_bytes(report), times_plain(report)
     said = []
     if plain is not None and plain > _WORTH_SAYING * took:
-        least = "at least" if report.updates else "about"  # other orders of updates free gradients early
-        said.append(f"plain PyTorch takes {least} {format_bytes(plain)}")
+        said.append(f"plain PyTorch takes at least {format_bytes(plain)}")
     if times is not None:
         often, whose = "" if times < _SLOWER else f"{times:.1f} times ", "its" if said else "plain PyTorch's"
         said.append(f"about {often}{whose} time")

@@ -19,6 +19,7 @@ from ebbtide.ir.base import Ints, Origin
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.report.answers import advice, line_tree, peak_tree
+from ebbtide.report.headline import higher_before
 from ebbtide.report.names import by_number
 from ebbtide.report.plan_data import away_data, budgets_data, own_budget
 from ebbtide.report.subject import Subject
@@ -77,6 +78,8 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
         if (typical_s := median_step_s(run)) is not None:
             facts += [(f"median of {typical_steps_named(run)}, measured", format_time(typical_s))]
         facts += [("process peak, measured", format_bytes(run.process_peak_bytes))]
+        if before := higher_before(run):
+            facts += [("before the budget was in force", before)]
         if plan is not None and run.arena_budget_bytes is not None:
             facts += [("run's budget", format_bytes(run.arena_budget_bytes))]
         for link in run.plan.links if run.plan is not None else ():

@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import mean, median
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
-from ebbtide.report.headline import headline
+from ebbtide.report.headline import headline, higher_before
 from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
 from ebbtide.terminal import SUMMARY_TEXT
 from ebbtide.units import format_bytes, format_time
@@ -99,10 +99,12 @@ def _process(report: RunReport) -> str:
     peak = format_bytes(report.process_peak_bytes)
     if report.device is not None:
         return f"{peak} on the host"
+    before = f", {peak_before} before the budget was in force" if (peak_before := higher_before(report)) else ""
     if report.fast_bytes is None:
-        return f"{peak}, of which only the tensors are bounded" if report.arena_budget_bytes else peak
+        return f"{peak}{before}; only the tensors are bounded" if report.arena_budget_bytes else f"{peak}{before}"
     within = report.fast_bytes < report.process_peak_bytes and not report.budget_violated
-    return _against(report.process_peak_bytes, report.fast_bytes) + (", within the 2 % tolerated" if within else "")
+    tolerated = ", within the 2 % tolerated" if within else ""
+    return f"{_against(report.process_peak_bytes, report.fast_bytes)}{tolerated}{before}"
 
 
 def _tensors(report: RunReport) -> str:
@@ -114,12 +116,12 @@ def _tensors(report: RunReport) -> str:
     moved = bound is not None and (report.fast_bytes is not None or (peak > bound and not report.budget_violated))
     texts = [f"{format_bytes(peak) if moved else _against(peak, bound)}, mean {format_bytes(report.arena_mean_bytes)}"]
     if moved and bound is not None:
-        texts.append(f"limit at the end {format_bytes(bound)}")
+        texts.append(f"last budget {format_bytes(bound)}")
     if report.resident_peak_bytes is not None and report.resident_mean_bytes is not None:
-        in_use, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
-        texts.append(f"in use {in_use}, mean {mean_bytes}")
+        live, mean_bytes = format_bytes(report.resident_peak_bytes), format_bytes(report.resident_mean_bytes)
+        texts.append(f"live {live}, mean {mean_bytes}")
     if report.unbounded_peak_bytes:
-        texts.append(f"without a limit {format_bytes(report.unbounded_peak_bytes)}")
+        texts.append(f"without a budget {format_bytes(report.unbounded_peak_bytes)}")
     return "; ".join(texts)
 
 
@@ -127,7 +129,7 @@ def _plan(plan: PlanReport, came_last: bool) -> str:
     whose = "" if plan.planner == "ebbtide" else f"{plan.planner}: "
     bound = "" if plan.lower_bound_s is None else f", at best {format_time(plan.lower_bound_s)}"
     count = f", the last of {plan.plans}" if plan.plans > 1 else ""
-    used = "" if plan.taken_up_after is None else f", used from step {plan.taken_up_after + 1}"
+    used = "" if plan.taken_up_after is None else f", followed from step {plan.taken_up_after + 1}"
     return (
         f"{whose}{format_time(plan.predicted_s)} a step expected, {format_time(plan.step_s)} without waiting{bound}; "
         f"made in {format_time(plan.plan_s)}{count}{', and no step followed it' if came_last else used}"

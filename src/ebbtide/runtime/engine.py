@@ -211,7 +211,7 @@ class Engine:
         counters = _torch.counters()
         before = self._before if self._before is not None else counters
         elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
-        process_peak = counters["process_peak_bytes"] if elsewhere else process.peak_resident_bytes()
+        process_peak = counters["process_peak_bytes"] if elsewhere else self._budget.process_peak_bytes(counters)
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over = self._budget.is_exceeded(counters) or bool(self._budget.refused_batch)
         excess = self._limits.exceeded_by(process_peak)
@@ -232,6 +232,7 @@ class Engine:
             fast_bytes=self._limits.fast_bytes,
             arena_budget_bytes=arena_budget or None,
             process_peak_bytes=process_peak,
+            process_peak_before_bytes=self._budget.peak_before_bytes,
             unbounded_peak_bytes=self._budget.unbounded_peak_bytes(counters),
             arena_peak_bytes=counters["reserved_peak_bytes"],
             arena_mean_bytes=round(counters["reserved_byte_ns"] / max(counters["measured_ns"], 1)),
@@ -259,6 +260,11 @@ class Engine:
         cut_short = self.hurries or self._limits.exploring or self._limits.refused or self._budget.refused_batch
         trained = len(self._steps) or self._budget.unbounded_peak_bytes(counters) or self._children.worked
         return not (cut_short or trained)
+
+    @property
+    def trained(self) -> bool:
+        """Tell whether the script may have trained, here or in a process that it started."""
+        return bool(len(self._steps)) or self._hooks.backward_ran or self._children.worked
 
     def memory_stats(self) -> dict[str, int]:
         return memory_stats(_torch.counters())
