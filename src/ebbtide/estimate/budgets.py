@@ -1,15 +1,18 @@
 """Estimates what a step takes within each budget. Pure functions of a trace, a machine, and what else a process holds.
 
 A row's process holds the arena and the rest (``Rest``). Ebbtide's runtime takes about what fake tensors take in the
-process that showed the rest. Left out: freed memory that the C library keeps, which is most in plain PyTorch.
+process that showed the rest. Left out: holes that the C library leaves between tensors in plain PyTorch.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+import numpy as np
+
 from ebbtide.budget.bounds import arena_within, smallest_process
 from ebbtide.errors import InfeasibleBudgetError
+from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.trace import Trace
@@ -35,14 +38,20 @@ _DAY_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Bytes of a process that are no tensors: those of the script's process, and those in which kernels work."""
+    """Bytes of a process that are no tensors: those of the script's process, and those in which kernels work, at each
+    tick or at any."""
 
     script_bytes: int
-    kernel_bytes: int
+    kernel_bytes: int | Ints
 
     @property
     def nbytes(self) -> int:
-        return self.script_bytes + self.kernel_bytes
+        """The most at once: a budget may be full whenever a kernel works."""
+        return self.script_bytes + int(np.max(self.kernel_bytes))
+
+    def process_peak(self, trace: Trace, machine: Machine) -> int:
+        """Return where the process peaks if all tensors stay in memory."""
+        return self.script_bytes + peak(live_bytes(trace, page_size_of(machine)) + self.kernel_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +124,7 @@ def estimate(
 ) -> Estimate:
     """Plan and simulate the budgets of ``budgets_of``. ``begin`` is told of each. ``device``: its memory is bounded,
     and the machine's second tier is pinned host memory."""
-    pages = page_size_of(machine)
-    tensors, paged = peak(live_bytes(trace)), peak(live_bytes(trace, pages))
-    least = peak(needed_bytes(trace, pages))
+    tensors, least = peak(live_bytes(trace)), peak(needed_bytes(trace, page_size_of(machine)))
     began, rows = perf_counter(), []
     for fast, arena_bytes, process_bytes in budgets_of(trace, machine, rest, device is not None):
         if perf_counter() - began > PATIENCE_S:
@@ -127,7 +134,7 @@ def estimate(
         rows.append(_tried(fast, arena_bytes, process_bytes, trace, machine))
     return Estimate(
         tensors_bytes=tensors,
-        process_bytes=paged + rest.nbytes,
+        process_bytes=rest.process_peak(trace, machine),
         step_ns=trace.step_ns,
         least_fast=f"{min(-(-100 * least // max(tensors, 1)), 100)}%",
         least_process_bytes=_least_process(trace, machine, rest) if device is None else least,
@@ -142,10 +149,10 @@ def budgets_of(trace: Trace, machine: Machine, rest: Rest, on_device: bool = Fal
     device sizes bound tensors alone, and what it has is one of them."""
     unlimited = _with_all_memory(machine)
     pages = page_size_of(machine)
-    most = peak(live_bytes(trace, pages)) + rest.nbytes
+    most = rest.process_peak(trace, machine)
     least = peak(needed_bytes(trace, pages)) if on_device else _least_process(trace, machine, rest)
     shares = [(share, budget_of(share, trace, unlimited)) for share in SHARES]
-    found = [(share, nbytes, nbytes + rest.nbytes) for share, nbytes in shares]
+    found = [(share, nbytes, min(nbytes + rest.nbytes, most)) for share, nbytes in shares]
     known = {*SIZES_GIB, *([(machine.tiers[0].capacity_bytes or 0) // GIB] if on_device else [])}
     sizes = [size * GIB for size in known if least <= size * GIB < most]
     found += [(f"{size // GIB}GiB", size if on_device else arena_within(size, rest.nbytes), size) for size in sizes]

@@ -2,11 +2,14 @@
 
     python -m ebbtide.estimate.child TRACE MACHINE (SCRIPT | -m MODULE) [ARGS]...
 
-It writes the second step to TRACE, and beside it what it holds besides tensors (``held_file``).
+It writes the second step to TRACE, and beside it what it holds besides tensors (``held_file``). Where the script
+raises, it writes instead whether fake tensors did (``raised_file``).
 """
 
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.capture.objects import instances
@@ -49,6 +52,13 @@ def _real_bytes() -> int:
 
 def main() -> int:
     trace, machine, *command = sys.argv[1:]
+    shown = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        write_whole(raised_file(Path(trace)), (OF_FAKES if _is_of_fakes(error) else "the script").encode())
+        shown(kind, error, frames)
+
+    sys.excepthook = note
     name_options_as_the_command()  # the command that started this one
     recorder, seen = Recorder(trace, fake=True, machine=machine, settings=Settings()), _AtStepsEnd()
     try:
@@ -60,6 +70,27 @@ def main() -> int:
         return error.exit_code
     write_whole(held_file(Path(trace)), str(seen.rest_bytes).encode())
     return status
+
+
+def _is_of_fakes(error: BaseException) -> bool:
+    """Tell whether fake tensors, or what records them, raised the error."""
+    from torch._subclasses import fake_tensor
+
+    from ebbtide.recorders import fake
+
+    inside = {str(Path(fake_tensor.__file__).parent), fake.__file__}
+    return any(
+        {frame.filename, str(Path(frame.filename).parent)} & inside
+        for frame in traceback.extract_tb(error.__traceback__)
+    )
+
+
+def raised_file(trace: Path) -> Path:
+    """Return the file beside the trace that says who raised the error that ended the script, if one did."""
+    return trace.with_suffix(".raised")
+
+
+OF_FAKES = "fake tensors"
 
 
 def held_file(trace: Path) -> Path:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ebbtide.budget.bounds import usable_bytes
 from ebbtide.errors import EbbtideError, how_it_ended
 from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
-from ebbtide.estimate.child import held_file
+from ebbtide.estimate.child import OF_FAKES, held_file, raised_file
 from ebbtide.host.free_memory import free_memory
+from ebbtide.ir.base import Ints
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
@@ -26,28 +28,44 @@ _OPERANDS_PART = 4
 
 
 class ScriptFailedError(EbbtideError):
-    """The script did not come to the end of its second step on fake tensors. ``said`` is the last of its output."""
+    """The script did not come to the end of its second step on fake tensors. ``said`` is the last of its output.
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(status, said)
+    ``raised`` says who raised the error that ended it: ``OF_FAKES``, others, or "" where there was none.
+    """
+
+    def __init__(self, status: int, said: str, raised: str) -> None:
+        super().__init__(status, said, raised)
         self.status = status
         self.said = said
+        self.raised = raised
 
     def __str__(self) -> str:
-        return (
-            f"the script {how_it_ended(self.status)} on fake tensors, which have shapes and no numbers, so nothing can "
-            f"be estimated. `ebbtide trace` records a step with real ones. It said last:\n{self.said}"
-        )
+        ended = how_it_ended(self.status)
+        if self.raised == OF_FAKES:
+            why = (
+                f"the script {ended} on fake tensors, which have shapes and no numbers, so nothing can be estimated. "
+                "`ebbtide trace` records a step with real ones"
+            )
+        elif self.raised or self.status != 1:
+            why = (
+                f"the script {ended} before its second step had, so nothing can be estimated. If it does not under "
+                "python, it asked for numbers, which fake tensors have not: `ebbtide trace` records real ones"
+            )
+        else:
+            why = "the script ended before it had made two steps, so nothing can be estimated"
+        return f"{why}. It said last:\n{self.said}"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
     """The estimate, the machine, and the share of the step's time that calling its operators measured; None where a
-    machine was named, whose roofline is taken."""
+    machine was named, whose roofline is taken. ``free_bytes`` are what a process can have here now, None of another
+    machine."""
 
     estimate: Estimate
     machine: Machine
     share: float | None
+    free_bytes: int | None = None
 
 
 def estimate_script(
@@ -72,16 +90,18 @@ def estimate_script(
         there = with_host_memory(machine)
         made = estimate(repeating_there(trace), there, Rest(0, 0), begin, small_cost, device)
         return Estimated(made, there, None)
-    kernel_bytes, share = 0, None
+    kernel_bytes: int | Ints = 0
+    share = free_bytes = None
     if seconds is not None:
         from ebbtide.probe.call_times import keep_freed_memory, with_called_times
 
         begin("calling the step's operators")
         keep_freed_memory()
-        most_bytes = free_memory().nbytes // _OPERANDS_PART
-        called = with_called_times(trace, machine.compute.operator_ns, seconds, most_bytes)
+        free_bytes = usable_bytes(free_memory())
+        called = with_called_times(trace, machine.compute.operator_ns, seconds, free_bytes // _OPERANDS_PART)
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
-    return Estimated(estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost), machine, share)
+    made = estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost)
+    return Estimated(made, machine, share, free_bytes)
 
 
 def repeating_there(trace: Trace) -> Trace:
@@ -110,5 +130,6 @@ def _faked(command: Sequence[str], machine: Machine, folder: Path) -> tuple[Trac
         status = subprocess.run(child, stdin=subprocess.DEVNULL, stdout=said, stderr=said).returncode
     if status or not trace.exists() or not held_file(trace).exists():
         lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        raise ScriptFailedError(status, "\n".join(f"    {line}" for line in lines))
+        raised = raised_file(trace).read_text() if raised_file(trace).exists() else ""
+        raise ScriptFailedError(status, "\n".join(f"    {line}" for line in lines), raised)
     return load(trace, Trace), int(held_file(trace).read_text())

@@ -35,7 +35,8 @@ def heading(found: Estimated) -> str:
         least = f", or --fast {format_size(made.least_process_bytes)} for the process"
     return (
         f"The process peaks at about {format_bytes(made.process_bytes)}, of which tensors are "
-        f"{format_bytes(made.tensors_bytes)}. A step takes about {format_time(seconds(made.step_ns))} ({how}).\n"
+        f"{format_bytes(made.tensors_bytes)}. Plain PyTorch takes that and often a fifth more: its C library "
+        f"leaves holes between tensors. A step takes about {format_time(seconds(made.step_ns))} ({how}).\n"
         f"The smallest budget that works: --fast {made.least_fast} for tensors{least}."
     )
 
@@ -61,7 +62,18 @@ def ending(found: Estimated, program: Sequence[str]) -> str:
         return f"{said}\nNo budget fits this machine."
     if row.step_ns is None:
         return said
-    return f"{said}\n\nebbtide run --fast {row.fast} {shlex.join(program)}"
+    return f"{said}\n{_why(found, row)}:\n\nebbtide run --fast {row.fast} {shlex.join(program)}"
+
+
+def _why(found: Estimated, row: Row) -> str:
+    """Say whether a budget is needed here, and which one is proposed."""
+    made = found.estimate
+    within = f"{100 * (made.small_cost - 1):.0f} % of full speed"
+    cheap = (row.step_ns or 0) <= made.small_cost * made.step_ns
+    which = f"The smallest budget within {within}" if cheap else f"None that fits is within {within}; the fastest"
+    if found.free_bytes is None or made.process_bytes > found.free_bytes:
+        return which
+    return f"It fits in the {format_bytes(found.free_bytes)} that are free here, so it needs no budget. {which}"
 
 
 def to_figures(found: Estimated, program: Sequence[str]) -> dict[str, Any]:
@@ -80,6 +92,7 @@ def to_figures(found: Estimated, program: Sequence[str]) -> dict[str, Any]:
         "called_share": found.share,
         "tensors_bytes": made.tensors_bytes,
         "process_bytes": made.process_bytes,
+        "free_bytes": found.free_bytes,
         "step_ns": made.step_ns,
         "least_fast": made.least_fast,
         "least_process_bytes": made.least_process_bytes,

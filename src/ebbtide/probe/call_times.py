@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ebbtide.host.process import give_back_freed_memory, peak_resident_bytes, reset_peak, resident_bytes
+from ebbtide.ir.base import Ints
 from ebbtide.ir.kernels import whole_operators
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.calls import Buffers, NotRepeatableError, call_of, tensors_in
@@ -33,12 +34,12 @@ _MOST_HEAP_BYTES = 2**31 - 1
 class CalledTimes:
     """The step with measured times, the share of its time that was measured, and what kernels took besides tensors.
 
-    ``kernel_bytes`` are what calls took at most beyond operands and results: code, and memory to work in.
+    ``kernel_bytes`` are what each tick's call took beyond operands and results: code, and memory to work in.
     """
 
     trace: Trace
     share: float
-    kernel_bytes: int
+    kernel_bytes: Ints
 
 
 def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes: int) -> CalledTimes:
@@ -47,38 +48,40 @@ def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes
     No call counts as shorter than ``operator_ns``.
     """
     deadline, caller = time.monotonic() + seconds, _Caller(most_bytes, seconds * _RUN_SHARE)
-    measured: dict[tuple[str, str], int] = {}
+    measured: dict[tuple[str, str], tuple[int, int]] = {}
     with torch.no_grad():
         for unique in unique_operators(trace):
             if time.monotonic() > deadline:
                 break
             with suppress(NotRepeatableError):
-                took_ns = caller.shortest_ns(unique.operator, unique.arguments)
-                measured[unique.operator, unique.arguments] = max(took_ns, operator_ns)
+                took_ns, worked_in = caller.call(unique.operator, unique.arguments)
+                measured[unique.operator, unique.arguments] = max(took_ns, operator_ns), worked_in
     times, known = trace.ticks.time_ns.copy(), 0
+    kernel_bytes = np.full(len(times), caller.kept_bytes)
     for ticks in whole_operators(trace):
         first = trace.tick(ticks[0])
         if (took := measured.get((first.operator, first.arguments))) is not None:
             times[ticks] = 0
-            times[ticks[0]] = took
-            known += took
+            times[ticks[0]], worked_in = took
+            kernel_bytes[ticks] += worked_in
+            known += took[0]
     called = replace(trace, ticks=replace(trace.ticks, time_ns=times))
-    return CalledTimes(called, known / max(int(np.sum(times)), 1), caller.kernel_bytes)
+    return CalledTimes(called, known / max(int(np.sum(times)), 1), kernel_bytes)
 
 
 class _Caller:
     """Calls operators, each up to ``_RUNS`` times and no more after ``seconds``.
 
-    ``kernel_bytes`` are the most that any call took, with what those before it kept.
+    ``kept_bytes`` are what calls left behind: code, and memory that kernels keep.
     """
 
     def __init__(self, most_bytes: int, seconds: float) -> None:
         self._most_bytes, self._seconds = most_bytes, seconds
-        self._kept_bytes = 0
-        self.kernel_bytes = 0
+        self.kept_bytes = 0
 
-    def shortest_ns(self, operator: str, arguments: str) -> int:
-        """Return the shortest time of a call: others may disturb, and none helps. Raises NotRepeatableError."""
+    def call(self, operator: str, arguments: str) -> tuple[int, int]:
+        """Return the shortest time of a call, since others may disturb and none helps, and the bytes that it works in.
+        Raises NotRepeatableError."""
         call = call_of(operator, arguments)
         if sum(call.needed_bytes) + call.result_bytes() > self._most_bytes:
             raise NotRepeatableError("its operands are too large for this machine")
@@ -87,7 +90,7 @@ class _Caller:
             for operand, buffer in enumerate(buffers):
                 call.fill(operand, buffer)
             bound, samples = call.bound(buffers), list[int]()
-            self._watch(bound, buffers)
+            worked_in = self._watch(bound, buffers)
             end = time.perf_counter() + self._seconds
             while not samples or (len(samples) < _RUNS and time.perf_counter() < end):
                 began = time.perf_counter_ns()
@@ -96,18 +99,19 @@ class _Caller:
                 del result
         except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
             raise NotRepeatableError("it cannot be called again from its arguments") from error
-        return min(samples)
+        return min(samples), worked_in
 
-    def _watch(self, bound: Callable[[], object], buffers: Buffers) -> None:
-        """Make the first call, which loads code and makes what kernels keep."""
+    def _watch(self, bound: Callable[[], object], buffers: Buffers) -> int:
+        """Make the first call, which loads code and makes what kernels keep. Return what it works in besides."""
         give_back_freed_memory()
         knows_peak, before = reset_peak(), resident_bytes()
         result = bound()
         most = (peak_resident_bytes() if knows_peak else resident_bytes()) - before - _own_bytes(result, buffers)
         del result
-        self.kernel_bytes = max(self.kernel_bytes, self._kept_bytes + most)
         give_back_freed_memory()
-        self._kept_bytes += max(resident_bytes() - before, 0)
+        kept = max(resident_bytes() - before, 0)
+        self.kept_bytes += kept
+        return max(most - kept, 0)
 
 
 def _own_bytes(result: object, buffers: Buffers) -> int:
