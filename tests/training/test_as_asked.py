@@ -148,6 +148,23 @@ def test_a_script_that_trains_nothing_ends_with_its_own_status_and_one_line(
     assert "trouble" not in done.stderr
 
 
+@pytest.mark.parametrize(("trains", "status"), [(False, 0), (True, 3)])
+def test_an_evaluation_has_not_failed_where_a_percentage_was_never_in_force(
+    trains: bool, status: int, script: Path
+) -> None:
+    """Training without one of PyTorch's optimizers has: its backward passes show it."""
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(1024, 1024)\n"
+        f"with torch.set_grad_enabled({trains}):\n    loss = model(torch.randn(64, 1024)).sum()\n"
+        f"if {trains}:\n    loss.backward()\n"
+    )
+    done = run(EBBTIDE, "run", "--fast", "40%", str(script))
+    assert done.returncode == status, done.stderr
+    assert "Ebbtide: NOT BOUNDED as asked, 0 steps" in done.stderr
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith(f"ebbtide: {'error' if trains else 'warning'}: the run was not bounded as asked")
+
+
 def test_a_script_whose_child_may_train_is_not_taken_for_an_idle_one(script: Path) -> None:
     """However little the child holds."""
     script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])\n")

@@ -49,6 +49,7 @@ class OptimizerHooks(Subscriber):
         self._has_news = True  # parameters that no optimizer has were not looked for since one was built
         self._counted: set[int] = set()  # optimizers whose parameters are in ``_numbers``, by id
         self._numbers: dict[int, int] = {}  # of each parameter that an optimizer has updated, by id
+        self.backward_ran = False
 
     @property
     def trained_parameters(self) -> int:
@@ -97,6 +98,10 @@ class OptimizerHooks(Subscriber):
             self._native.enter_optimizer(False)
         if self._iterations.stepped(optimizer):
             self._on_end()
+
+    def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
+        self.backward_ran = True
+        return run()
 
     def _classify(self, tensors: Iterable[torch.Tensor], kind: int) -> None:
         """Classify tensors. It looks at hundreds in microseconds, so nothing is remembered that could grow stale."""

@@ -230,6 +230,11 @@ class DeviceEngine:
             trained_parameters=self._hooks.trained_parameters,
         )
 
+    @property
+    def trained(self) -> bool:
+        """Tell whether the script may have trained."""
+        return bool(len(self._steps)) or self._hooks.backward_ran
+
     def memory_stats(self) -> dict[str, int]:
         return memory_stats(_torch.counters())
 

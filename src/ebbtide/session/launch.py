@@ -26,6 +26,8 @@ from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
 
+_NOT_BOUNDED = "the run was not bounded as asked"
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -50,7 +52,7 @@ def run_program(
     program: Program, session: Session, quiet: bool, *, command: Sequence[str] = (), goes_on: bool = False
 ) -> int:
     """Run it and return the exit status: the script's own; or 3 when it succeeded, but was not bounded or planned as
-    asked, or its report was not saved.
+    asked, or its report was not saved. What only evaluated and was not bounded is told, and has not failed.
 
     ``command`` came before the program. ``goes_on``: so does this process. Raises the BudgetError that ended the
     script, or another rank's, once the report is written and the summary shown.
@@ -91,13 +93,17 @@ def _conclude(session: Session, status: int, refusal: BudgetError | None, quiet:
     """Show what became of the run, and return its exit status, or raise."""
     report = session.report()
     failed = _failed(report) if status == 0 else ""
+    evaluated = failed == _NOT_BOUNDED and not session._trained
+    failed = "" if evaluated else failed
     told = end_together(session, report, status, refusal, failed, quiet)
     if session._unwritten and (status == 0 or not quiet):
         tell(f"ebbtide: {'warning' if status else 'error'}: {session._unwritten}")
     if told is not None:
         raise told
+    why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
+    if evaluated:
+        tell(f"ebbtide: warning: {_NOT_BOUNDED}: {why}")
     if failed:
-        why = "see `trouble` above" if report.trouble and not quiet else report.trouble or "see the report"
         tell(f"ebbtide: error: {failed}: {why}")
         return BudgetError.exit_code
     return BudgetError.exit_code if status == 0 and session._unwritten else status
@@ -141,7 +147,7 @@ def _failed(report: RunReport) -> str:
     if report.budget_violated:
         return "the budget was exceeded"
     if not report.bounded_as_asked:
-        return "the run was not bounded as asked"
+        return _NOT_BOUNDED
     return "" if report.planned_as_asked else "the run was not planned as asked"
 
 

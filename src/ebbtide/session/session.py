@@ -164,6 +164,10 @@ class Session(Driven):
         if self._engine is not None:
             self._engine.is_told_on = True
 
+    @property
+    def _trained(self) -> bool:
+        return self._engine is not None and self._engine.trained
+
     def _check(self) -> None:
         check_writable("report", self._report_path)
         files = Files.of(self._settings)
