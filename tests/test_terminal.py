@@ -1,11 +1,13 @@
 """A line that nobody can read ends nothing."""
 
 import io
+import re
 import sys
 
 import pytest
+from tqdm import tqdm
 
-from ebbtide.terminal import columns_of, tell
+from ebbtide.terminal import columns_of, has_bars, tell
 
 
 class Refusing(io.StringIO):
@@ -39,3 +41,14 @@ def test_what_a_script_does_to_standard_error_raises_nothing(
     if isinstance(stream, OnlyWrites):
         assert stream.text == "a line\n"
     assert capsys.readouterr().out == ""  # where print would write to without a stream
+
+
+def test_a_line_has_a_line_of_its_own_where_a_bar_of_tqdm_has_not_ended() -> None:
+    stream = io.StringIO()
+    with tqdm(total=4, file=stream, ncols=60) as bar:
+        bar.update(1)
+        bar.refresh()
+        assert has_bars()
+        tell("ebbtide: error: too small", stream)
+    assert "ebbtide: error: too small" in re.split(r"[\r\n]", stream.getvalue())
+    assert not has_bars()

@@ -25,6 +25,7 @@ from ebbtide.commands.top import top
 from ebbtide.commands.trace import trace
 from ebbtide.commands.verify import verify
 from ebbtide.errors import INTERRUPTED, EbbtideError
+from ebbtide.terminal import tell
 from ebbtide.units import name_options_as_the_command
 
 SECTIONS = {
@@ -112,5 +113,5 @@ def main() -> None:
     try:
         cli(prog_name="ebbtide")
     except EbbtideError as error:
-        click.echo(f"ebbtide: error: {error}", err=True)
+        tell(f"ebbtide: error: {error}")
         sys.exit(error.exit_code)

@@ -17,11 +17,23 @@ _WIDEST = 110
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to ``stream``, by default standard error, if that is possible."""
+    """Write a line to ``stream``, by default standard error, if that is possible. It stands above tqdm's bars, which
+    make way and come again below it. Without a bar tqdm is not called: it would make a lock, and with it fix how the
+    script's processes start."""
     stream = stream or sys.stderr
-    if stream is not None:  # print would take standard output
-        with suppress(Exception):  # the script's own object may raise anything
+    if stream is None:  # print would take standard output
+        return
+    with suppress(Exception):  # the script's own object may raise anything
+        if has_bars():
+            sys.modules["tqdm"].tqdm.write(text, file=stream)
+            stream.flush()
+        else:
             print(text, file=stream, flush=True)
+
+
+def has_bars() -> bool:
+    """Tell whether one of tqdm's bars is shown: it has no line's end behind it."""
+    return bool(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", None))
 
 
 def piped_columns(otherwise: int) -> int:

@@ -1,5 +1,6 @@
 """What a script does to standard error, or chooses for its processes, changes what is shown and not how it trains."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,14 @@ def test_a_script_chooses_how_its_processes_start(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "ebbtide: " in done.stderr
+
+
+def test_an_error_has_a_line_of_its_own_behind_an_unfinished_bar(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch, tqdm\nbar = tqdm.tqdm(total=9)\nbar.update(1)\nbar.refresh()\n" + TRAINS)
+    done = run(EBBTIDE, "run", "--fast", "2%", str(script), cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "1/9" in done.stderr
+    lines = re.split(r"[\r\n]", done.stderr)
+    assert [line for line in lines if line.startswith("ebbtide: error: ")]
+    assert not [line for line in lines if "ebbtide: " in line and not line.startswith(("ebbtide: ", "  "))]

@@ -11,7 +11,7 @@ from ebbtide.commands.completion import files
 from ebbtide.errors import EbbtideWarning
 from ebbtide.in_front import InFrontOf
 from ebbtide.settings import KNOBS
-from ebbtide.terminal import folded_for_terminal
+from ebbtide.terminal import folded_for_terminal, has_bars
 
 program_argument = click.argument(
     "program",
@@ -135,6 +135,7 @@ def warn_in_one_line() -> None:
     ) -> str:
         if category is not EbbtideWarning:
             return other(message, category, *at, **line)
-        return folded_for_terminal(f"ebbtide: warning: {message}", hanging=len("ebbtide: ")) + "\n"
+        own_line = "\n" if has_bars() else ""
+        return own_line + folded_for_terminal(f"ebbtide: warning: {message}", hanging=len("ebbtide: ")) + "\n"
 
     InFrontOf.TERMINAL_WARNINGS.install(one_line)

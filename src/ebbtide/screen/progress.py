@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from ebbtide.ir.run_report import StepReport
 from ebbtide.screen.notebook import Area, area_here
@@ -160,7 +160,7 @@ class Progress:
             self.area.say(text)
         else:
             line = f"{_SAYS}{self._whose}{text}"
-            _tell_above_bars(folded_for_terminal(line, self._stream, hanging=len(_SAYS)), self._stream)
+            tell(folded_for_terminal(line, self._stream, hanging=len(_SAYS)), self._stream)
 
     def close(self) -> None:
         self._stopping.set()
@@ -258,15 +258,3 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
     return _log.isEnabledFor(logging.INFO) and any(
         getattr(handler, "stream", None) is stream and handler.level <= logging.INFO for handler in heard
     )
-
-
-def _tell_above_bars(line: str, stream: TextIO | None) -> None:
-    """Print a line above tqdm's bars, which trainers show: they make way and come again below it. Without a bar tqdm
-    is not called: it would make a lock, and with it fix how the script's processes start."""
-    tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    if stream is None or not getattr(tqdm, "_instances", None):
-        tell(line, stream)
-    else:
-        with suppress(Exception):
-            tqdm.write(line, file=stream)
-            stream.flush()
