@@ -205,6 +205,17 @@ def test_a_bad_value_is_an_error_that_says_what_is_accepted(variable: str, text:
     assert KNOBS[variable].accepts in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "meant"),
+    [("optimizer", "in_backward", "in-backward"), ("optimizer", "defered", "deferred"), ("progress", "offf", "off")],
+)
+def test_a_word_that_is_nearly_one_of_those_accepted_names_that(name: str, text: str, meant: str) -> None:
+    with pytest.raises(SettingError, match=rf"is not understood \(did you mean {meant}\?\); accepted: "):
+        Settings().but(**{name: text})  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="is not understood; accepted"):
+        Settings().but(**{name: "banana"})  # type: ignore[arg-type]
+
+
 def test_an_unknown_variable_is_one_warning_that_names_the_nearest() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -9,10 +9,10 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import EnumType, StrEnum
 from typing import TypedDict, TypeVar, Unpack
 
-from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.errors import EbbtideWarning, SettingError, did_you_mean
 from ebbtide.units import KIB, MIB, SIZES_ACCEPTED, Budget, format_bytes, option, parse_budget, parse_size
 
 PREFIX = "EBBTIDE_"
@@ -216,7 +216,8 @@ class Knob:
         except SettingError:
             raise
         except ValueError as error:
-            why = f": {error}" if isinstance(error, NoTierError) else ""
+            known = [*map(str, self.parse)] if isinstance(self.parse, EnumType) else list[str]()
+            why = f": {error}" if isinstance(error, NoTierError) else did_you_mean(text, known)
             raise SettingError(f"{variable}={text!r} is not understood{why}; accepted: {self.accepts}") from error
 
 

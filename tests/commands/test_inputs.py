@@ -231,7 +231,7 @@ def test_a_plan_of_another_model_is_refused_alike(command: str, own: Path, machi
     other, made = tmp_path / "other.trace", tmp_path / "other.plan"
     save(network(layers=3), other)
     assert invoked("plan", other, "--machine", machine_file, "--fast", "60%", "-o", made)[0] == 0
-    files = (made, "-o", tmp_path / "page.html") if command == "report" else ("--plan", made)
+    files = ("--plan", made, *(("-o", tmp_path / "page.html") if command == "report" else ()))
     result = CliRunner().invoke(cli, list(map(str, (command, own, "--machine", machine_file, *files))))
     assert isinstance(result.exception, SettingError)
     assert result.exception.exit_code == 2

@@ -26,6 +26,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     epilog=examples("ebbtide report run.json", "ebbtide report step.trace step.plan run.json -o report.html"),
 )
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=_FILE)
+@click.option("--plan", metavar="FILE", type=_FILE, help="The step's plan, as if it were one of the FILEs.")
+@click.option("--timeline", metavar="FILE", type=_FILE, help="A step's timeline, in the same way.")
 @click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
 @click.option(
@@ -40,6 +42,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
     paths: tuple[Path, ...],
+    plan: Path | None,
+    timeline: Path | None,
     output: Path | None,
     perfetto: Path | None,
     machine: Path | None,
@@ -60,7 +64,7 @@ def report(
     from ebbtide.report.perfetto import render_perfetto
     from ebbtide.whole_file import write_whole
 
-    paths = with_ranks(paths)
+    paths = with_ranks((*paths, *(path for path in (plan, timeline) if path is not None)))
     if output is None and perfetto is None:
         print_runs(paths, as_json)
         return
