@@ -1,7 +1,5 @@
 """The callbacks beyond what a training shows: errors in the middle, a second training, a session that is there."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 import ebbtide
 from ebbtide.integrations.trainer_session import TrainerSession
+from tests.helpers.command import run
 
 pytestmark = pytest.mark.starts
 
@@ -39,7 +38,7 @@ def training(training, steps, fails_in=None, after=lambda step: None):
 def ran(program: str, tmp_path: Path) -> str:
     path = tmp_path / "program.py"
     path.write_text(NET + program)
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, text=True, capture_output=True, timeout=300)
+    done = run(str(path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

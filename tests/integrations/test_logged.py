@@ -1,10 +1,10 @@
 """What trainers log has Ebbtide's metrics, and their steps are known in advance."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.command import run
 
 pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
@@ -61,7 +61,9 @@ print([row["step"] for row in rows])
 
 
 def printed(program: str, folder: Path) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", NET + program], cwd=folder, text=True, capture_output=True)
+    path = folder / "program.py"
+    path.write_text(NET + program)
+    done = run(str(path), cwd=folder)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith(("{", "[20"))]
 

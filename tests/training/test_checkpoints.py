@@ -1,13 +1,11 @@
 """Checkpoints of a model that is larger than fast memory: what is away goes to files of every kind, and comes back."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import child
+from tests.helpers.command import EBBTIDE, run
 from tests.training import cases_checkpoints
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
@@ -67,11 +65,7 @@ for step in range(4):
 
 def test_a_script_whose_model_is_larger_than_the_arena_saves_every_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    ran = (
-        [sys.executable, "train.py", "plain"],
-        [sys.executable, "-m", "ebbtide", "run", "--fast", "20%", "train.py", "ours"],
-    )
-    for command in ran:
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=dict(os.environ) | PAGES)
+    for command in (["train.py", "plain"], [EBBTIDE, "run", "--fast", "20%", "train.py", "ours"]):
+        done = run(*command, cwd=tmp_path, env=PAGES)
         assert done.returncode == 0, done.stderr
     assert cases_checkpoints.digest(str(tmp_path / "ours")) == cases_checkpoints.digest(str(tmp_path / "plain"))
