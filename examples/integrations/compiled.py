@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("model", "step"), help="compile the model, or the optimizer's step, alone")
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=128, n_embd=256, n_layer=4, n_head=4))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=128, n_embd=256, n_layer=2, n_head=4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=False, foreach=True)
     forward = model if args.only == "step" else torch.compile(model)
     step = optimizer.step if args.only == "model" else torch.compile(optimizer.step)
