@@ -18,9 +18,9 @@ def train():
     for number in range(5):
         if bounded and number == 2:
             rest_bytes = process.resident_bytes() - ebbtide._torch.counters()["reserved_bytes"]
-            session._engine.limit_changed(rest_bytes + 12 * 2**20)
+            session._engine.limit_changed(rest_bytes + 6 * 2**20)
         optimizer.zero_grad()
-        loss = model(torch.ones(2048, 1024)).square().mean()
+        loss = model(torch.ones(512, 1024)).square().mean()
         loss.backward()
         optimizer.step()
         print(loss.item().hex())
