@@ -73,13 +73,13 @@ class Files:
 
 def is_planned(policy: str) -> bool:
     """Tell whether steps are recorded for a policy. Raises SettingError for an unknown name."""
-    if policy not in PLANNERS and policy not in POLICIES:
-        if policy in SCORES:
-            raise SettingError(
-                f"the policy {policy!r} of another package can be simulated only: a run asks native code"
-            )
-        raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
-    return policy in PLANNERS or policy == NEXT_USE
+    if policy in POLICIES:
+        return policy == NEXT_USE
+    if policy in PLANNERS:
+        return True
+    if policy in SCORES:
+        raise SettingError(f"the policy {policy!r} of another package can be simulated only: a run asks native code")
+    raise unknown_name("policy", policy, (*POLICIES, *PLANNERS))
 
 
 def decider_policy(policy: str) -> str:
