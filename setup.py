@@ -7,7 +7,7 @@ interpreter's own paths, so ``pip install .`` neither fetches a second torch nor
 that build with an interpreter of their own (``python -m build``, uv) leave the activated environment's name alone: its
 torch is taken where the interpreter has none.
 
-Objects and links are of one torch. A wheel says in its build tag of which, and holds no debug information.
+Objects and links are of one torch, which a wheel asks for. It holds no debug information.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setuptools import Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
@@ -186,15 +186,19 @@ class BuildNative(build_ext):
         return list(objects)
 
 
-class Wheel(bdist_wheel):
-    """Says in its build tag which torch it is for, as in ``ebbtide-0.1.0-1torch2.13-cp311-cp311-linux_x86_64.whl``.
+class Metadata(egg_info):
+    """What is installed asks for the torch that it was built for, so that pip neither changes that nor takes another.
 
-    Whoever asks for metadata alone comes here, too, so that without torch pip stops before it downloads anything.
+    Whoever asks for metadata alone comes here, too, so that without torch pip stops before it downloads anything. A
+    source distribution is for any torch.
     """
 
     def finalize_options(self) -> None:
-        if self.build_number is None:
-            self.build_number = f"1torch{find_torch().minor}"
+        here = self.distribution
+        if "sdist" not in here.commands and here.commands != ["egg_info"]:
+            only = f"torch=={find_torch().minor}.*"
+            asked = [only if name.startswith("torch>") else name for name in here.install_requires]
+            here.install_requires = here.metadata.install_requires = asked
         super().finalize_options()
 
 
@@ -238,5 +242,5 @@ setup(
         ),
         extension("_objects", native_files("*.cpp", "objects"), "objects"),
     ],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": BuildNative, "egg_info": Metadata},
 )

@@ -11,7 +11,6 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import setuptools
@@ -23,6 +22,7 @@ from tests.helpers.paths import ROOT
 from tests.versions.try_them import HEADINGS, Tried, outcome, pairs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TAG = f"--tag-build=+torch{BUILT_FOR_TORCH}"
 PAGE = ROOT / "bench" / "results" / "2026-11-25_torch-versions.md"
 
 
@@ -122,18 +122,21 @@ def test_what_make_versions_says_of_a_suite() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a wheel and a source distribution of this clone; objects that are up to date are just linked."""
     folder = tmp_path_factory.mktemp("made")
-    command = [sys.executable, "setup.py", "--quiet", "sdist", "-d", str(folder), "bdist_wheel", "-d", str(folder)]
-    command += ["--bdist-dir", str(folder / "unpacked")]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
+    dist = ["--dist-dir", str(folder)]
+    wheel = ["egg_info", "--egg-base", str(folder), TAG, "bdist_wheel", "--bdist-dir", str(folder / "unpacked"), *dist]
+    for command in (["sdist", *dist], wheel):
+        setup = [sys.executable, "setup.py", "--quiet", *command]
+        finished = subprocess.run(setup, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr
     return folder
 
 
 @pytest.mark.starts
 @pytest.mark.slow
-def test_a_wheel_names_its_torch_and_holds_no_debug_information(made: Path, tmp_path: Path) -> None:
+def test_a_wheel_asks_for_its_torch_and_holds_no_debug_information(made: Path, tmp_path: Path) -> None:
     (wheel,) = made.glob("*.whl")
-    assert wheel.name.startswith(f"ebbtide-{ebbtide.__version__}-1torch{BUILT_FOR_TORCH}-cp3")
+    version = f"{ebbtide.__version__}+torch{BUILT_FOR_TORCH}"
+    assert wheel.name.startswith(f"ebbtide-{version}-cp3")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         native = [name for name in names if name.endswith(".so")]
@@ -145,8 +148,8 @@ def test_a_wheel_names_its_torch_and_holds_no_debug_information(made: Path, tmp_
             assert ".debug" not in sections
         (path,) = (name for name in native if "_torch" in name)
         assert "$ORIGIN/../torch/lib" in said(["readelf", "--dynamic", str(tmp_path / path)])
-        metadata = Parser().parsestr(archive.read(f"ebbtide-{ebbtide.__version__}.dist-info/METADATA").decode())
-    check_metadata(metadata)
+        metadata = archive.read(f"ebbtide-{version}.dist-info/METADATA").decode()
+    check_metadata(metadata, version, f"torch=={BUILT_FOR_TORCH}.*")
     licences = {name.rsplit("/", 1)[1] for name in names if "/licenses/" in name}
     assert licences == {"LICENSE", "THIRD_PARTY.md", "plotly-license.txt", "pybind11.txt", "pytorch.txt"}
     assert "ebbtide/report/page/plotly-license.txt" in names
@@ -154,9 +157,47 @@ def test_a_wheel_names_its_torch_and_holds_no_debug_information(made: Path, tmp_
 
 @pytest.mark.starts
 @pytest.mark.slow
+def test_of_wheels_for_all_torches_pip_takes_the_one_for_the_torch_that_is_asked_for(
+    made: Path, tmp_path: Path
+) -> None:
+    (wheel,) = made.glob("*.whl")
+    for minor in TRIED:
+        copy_for(minor, wheel, tmp_path)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--upgrade",
+        "--no-index",
+        "--find-links",
+        str(tmp_path),
+    ]
+    would = said([*pip, "ebbtide", f"torch=={BUILT_FOR_TORCH}.*"])
+    assert f"Would install ebbtide-{ebbtide.__version__}+torch{BUILT_FOR_TORCH}\n" in would
+
+
+def copy_for(minor: str, wheel: Path, folder: Path) -> None:
+    """What pip reads of a wheel, as if it were for another torch."""
+
+    def changed(text: str) -> str:
+        return re.sub(rf"torch(==)?{re.escape(BUILT_FOR_TORCH)}", rf"torch\g<1>{minor}", text)
+
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(folder / changed(wheel.name), "w") as copy:
+        for name in source.namelist():
+            if ".dist-info/" in name:
+                copy.writestr(changed(name), changed(source.read(name).decode()))
+
+
+@pytest.mark.starts
+@pytest.mark.slow
 def test_a_source_distribution_is_the_clone(made: Path) -> None:
     with tarfile.open(made / f"ebbtide-{ebbtide.__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+        metadata = archive.extractfile(f"ebbtide-{ebbtide.__version__}/PKG-INFO")
+        assert metadata is not None
+        check_metadata(metadata.read().decode(), ebbtide.__version__, f"torch>={TRIED[0]}")
     for folder in ("src", "native", "tests", "docs", "bench", "demo", "examples", "licenses"):
         wanted = {
             str(path.relative_to(ROOT))
@@ -170,9 +211,10 @@ def test_a_source_distribution_is_the_clone(made: Path) -> None:
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o"))]
 
 
-def check_metadata(metadata: Any) -> None:
-    assert metadata["Version"] == ebbtide.__version__
-    assert f"torch>={TRIED[0]}" in metadata.get_all("Requires-Dist")
+def check_metadata(text: str, version: str, torch: str) -> None:
+    metadata = Parser().parsestr(text)
+    assert metadata["Version"] == version
+    assert [name for name in metadata.get_all("Requires-Dist") if re.match(r"torch\W", name)] == [torch]
     assert metadata["Author"] == "The Ebbtide authors"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
