@@ -72,6 +72,25 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     assert native.calls == ["start", "reset_peaks", *recorded, "set_limits", "reset_peaks", *ends, "stop"]
 
 
+@pytest.mark.parametrize(("fast", "since", "restarts"), [("25%", 600, False), ("4GiB", 900, True)])
+def test_a_percentage_leaves_the_process_s_own_peak_and_a_size_restarts_it(
+    fast: str, since: int, restarts: bool, native: FakeNative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is 900 MiB at first. The governor sees 600 of them once the budget is in force."""
+    restarted, peaks = list[bool](), [900 * MIB]
+    monkeypatch.setattr(process, "reset_peak", lambda *_: restarted.append(True) or True)
+    monkeypatch.setattr(process, "peak_resident_bytes", lambda *_: peaks[0])
+    with Session(fast, settings=QUIET) as session:
+        for _ in range(3):
+            with session.step():
+                native.level |= {"step_live_peak_bytes": 100 * MIB, "process_peak_bytes": 600 * MIB}
+        assert bool(restarted) is restarts
+        report = session.report()
+        assert (report.process_peak_bytes, report.process_peak_before_bytes) == (since * MIB, 900 * MIB)
+        peaks[0] = 1000 * MIB  # it rises again, so it is exact
+        assert session.report().process_peak_bytes == 1000 * MIB
+
+
 def test_a_percentage_follows_steps_that_peak_higher_and_no_others(native: FakeNative) -> None:
     with Session("25%", settings=QUIET) as session:
         shares = []
