@@ -160,12 +160,17 @@ def compare(name: str, fast: str, steps: int) -> Verdict:
 
 
 def beside(plain: Snapshot, name: str, fast: str, steps: int) -> Verdict:
+    return verdict(plain, *bounded(name, fast, steps))
+
+
+def bounded(name: str, fast: str, steps: int) -> tuple[Run, Any]:
+    """A case that was trained from its birth under a session, and the session."""
     import ebbtide
 
     with ebbtide.Session(fast=fast) as session:
         ours = begin(CASES[name])
         train(ours, steps, session)
-    return verdict(plain, ours, session)
+    return ours, session
 
 
 def compare_ways(name: str, steps: int, ways: Mapping[str, tuple[str, Mapping[str, str]]]) -> dict[str, Verdict | str]:

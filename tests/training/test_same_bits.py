@@ -93,7 +93,7 @@ def test_a_case_gives_the_same_bits_where_chaos_has_storages_made_anew(verdicts:
 def test_the_smallest_budget_that_is_named_works(name: str) -> None:
     """Convolutions and recurrent layers take scratch, in operators that they call: it counts as theirs."""
     with pytest.raises(child.ChildError, match="The smallest budget that can work with what has run so far") as caught:
-        child.run("same_bits:compare", name, "2%", STEPS, env=PAGES)
+        child.run("same_bits:bounded", name, "2%", STEPS, env=PAGES)
     smallest = re.findall(r'use fast="(\S+)" or more', str(caught.value))[-1]
     verdict = child.run("same_bits:compare", name, smallest, STEPS, env=PAGES)
     assert not verdict.budget_violated, verdict.trouble
