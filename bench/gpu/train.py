@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bench.gpu.nets import SHAPES, Transformer
-from bench.gpu.vision import ResNet, UNet, pictures, unet_batch
+from bench.gpu.vision import RESNETS, ResNet, UNet, pictures, unet_batch
 
 _began = time.perf_counter()
 
@@ -34,7 +34,7 @@ def words_of(tensor: Tensor) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("net", choices=["mlp", *SHAPES, "resnet152", "unet"])
+    parser.add_argument("net", choices=["mlp", *SHAPES, *RESNETS, "unet"])
     parser.add_argument("--on", default="cuda")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8)
@@ -58,8 +58,8 @@ def main() -> None:
             batch: tuple[Tensor, ...] = (torch.randn(rows, width),)
         elif given.net == "unet":
             model, batch = UNet(), unet_batch(given.batch, given.length)
-        elif given.net == "resnet152":
-            model, batch = ResNet(), pictures(given.batch, given.length)
+        elif given.net in RESNETS:
+            model, batch = ResNet(RESNETS[given.net]), pictures(given.batch, given.length)
         else:
             model = Transformer(SHAPES[given.net], given.length)
             batch = (torch.randint(0, SHAPES[given.net].words, (given.batch, given.length)),)
@@ -84,7 +84,8 @@ def main() -> None:
         losses.append(loss.item().hex())
         times.append(round(time.perf_counter() - start, 4))
         say("step", n=step, s=times[-1], loss=losses[-1])
-    torch.accelerator.synchronize(device)
+    if given.on != "cpu":
+        torch.accelerator.synchronize(device)
     if hasattr(module, "max_memory_reserved"):
         say("peaks", allocated=module.max_memory_allocated(), reserved=module.max_memory_reserved())
     sums = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Nets of pictures, of nothing but torch: ResNet-152, and a UNet of Stable Diffusion's shape.
+"""Nets of pictures, of nothing but torch: ResNets, and a UNet of Stable Diffusion's shape.
 
 The UNet has the widths, blocks, heads and text of Stable Diffusion 1.5's (860 million parameters). It is trained like
 that: to tell the noise from the noisy latents, the time and the text. Left out: the encoders of pictures and of text,
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+RESNETS = {"resnet50": (3, 4, 6, 3), "resnet152": (3, 8, 36, 3)}  # blocks
 WIDTHS, HEADS, TEXT, TEXT_WIDTH, LATENT = (320, 640, 1280, 1280), 8, 77, 768, 4
 
 
@@ -32,9 +33,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-152 (He et al., CVPR 2016), on pictures and their classes."""
+    """He et al., CVPR 2016, on pictures and their classes."""
 
-    def __init__(self, blocks: tuple[int, ...] = (3, 8, 36, 3), classes: int = 1000) -> None:
+    def __init__(self, blocks: tuple[int, ...], classes: int = 1000) -> None:
         super().__init__()
         stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
         parts, width = [*stem, nn.MaxPool2d(3, 2, 1)], 64

@@ -1,7 +1,8 @@
 """A visit to a machine with a GPU, in two parts of at most seven minutes: does it work, and how well.
 
     python -m bench.gpu.visit 1 --out OUT        first: bits, and GPT-2 XL within shares of its peak
-    python -m bench.gpu.visit 2 --out OUT        second: what plain PyTorch cannot hold, and what else people use
+    python -m bench.gpu.visit 2 --out OUT        second: what plain PyTorch cannot hold, and what else people use;
+                                                 then two nets on the machine's CPUs
     python -m bench.gpu.visit 1 --out OUT --rehearse      the same on the tests' device, with tiny nets
 
 Each run is a process with a limit of its own. OUT gets results.json (every figure), summary.txt (a line for
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from demo.runs import TUNABLES
 
 ROOT = Path(__file__).parents[2]
 _REHEARSAL = (
@@ -84,6 +87,22 @@ class Visit:
             else:
                 begun.append(self._bounded(name, fast, net, *args, **env))
         return [self._wait(each, limit_s) for each in begun]
+
+    def on_cpus(self, net: str, *args: str, limit_s: float = 60) -> None:
+        """In a quarter of the memory, and plainly with a C library that keeps what is freed; twice, in turn."""
+        runs = []
+        for n in (1, 2):
+            program = ["-m", "bench.gpu.train", "tiny" if self.rehearses else net, "--on", "cpu", *args]
+            program += ["--length", "64"] if self.rehearses else []
+            cpus = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
+            tuned = cpus | {"GLIBC_TUNABLES": ":".join(f"{key}={value}" for key, value in TUNABLES.items())}
+            name = f"cpus-{net}-plain-{n}"
+            runs.append(self._wait(self._start(name, [sys.executable, *program], tuned), limit_s))
+            name = f"cpus-{net}-25-{n}"
+            options = ["--fast", "25%", "--report", str(self._out / f"{name}.json"), "--wait-for-plan"]
+            command = [sys.executable, "-m", "ebbtide", "run", *options, *program]
+            runs.append(self._wait(self._start(name, command, cpus), limit_s))
+        self.same(runs)
 
     def same(self, runs: Sequence[Run]) -> None:
         """Say which of them have the first one's losses and state."""
@@ -176,6 +195,8 @@ def second(visit: Visit) -> None:
     for way in ("checkpoint", "save_on_cpu"):
         visit.plain(f"xl-{way}", "gpt2-xl", "--way", way, "--steps", "6")
     visit.plain("llama-plain", "llama-8b", *llama, "--steps", "2")
+    visit.on_cpus("gpt2", "--batch", "8", "--length", "512", "--steps", "10")
+    visit.on_cpus("resnet50", "--dtype", "float32", "--batch", "24", "--length", "224", "--steps", "10")
 
 
 def facts() -> dict[str, Any]:
@@ -188,6 +209,8 @@ def facts() -> dict[str, Any]:
     found["planning"] = ebbtide._planning.__file__
     if torch.cuda.is_available():
         found |= {"gpu": torch.cuda.get_device_name(), "memory": torch.cuda.mem_get_info(), "cuda": torch.version.cuda}
+    found["cpus"] = torch.backends.cpu.get_cpu_capability()
+    found["amx"] = str("amx_tile" in Path("/proc/cpuinfo").read_text())
     found["smi"] = subprocess.run("nvidia-smi; free -g; nproc", shell=True, capture_output=True, text=True).stdout
     return found
 

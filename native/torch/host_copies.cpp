@@ -28,7 +28,7 @@ void HostCopies::open(const std::vector<std::string>& directories, unsigned thre
 
 HostCopy* HostCopies::take(std::uint64_t nbytes, bool waits) {
   Buffer memory = buffers_.take(nbytes, waits ? Effort::Wait : Effort::None);
-  bool is_in_parts = !memory && waits && file_ && buffers_.used() + nbytes <= limit_;  // what is free
+  bool is_in_parts = !memory && waits && file_ && contents() + nbytes <= limit_;  // what is free
   if (is_in_parts) memory = buffers_.take(nbytes, Effort::Beyond);
   if (!memory) return nullptr;
   auto copy = std::make_unique<HostCopy>();
@@ -37,6 +37,12 @@ HostCopy* HostCopies::take(std::uint64_t nbytes, bool waits) {
   HostCopy* taken = copy.get();
   copies_.emplace(taken, std::move(copy));
   return taken;
+}
+
+std::uint64_t HostCopies::contents() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [copy, _] : copies_) bytes += copy->memory ? copy->nbytes : 0;
+  return bytes;
 }
 
 void HostCopies::drop(HostCopy*& copy) {

@@ -68,6 +68,7 @@ class HostCopies {
   int error() const { return error_; }  // why the file takes no more; 0: it does
 
  private:
+  std::uint64_t contents() const;  // bytes in memory; their buffers may be larger
   void settle(HostCopy& copy);
   void end(HostCopy& copy);
 

@@ -291,7 +291,7 @@ REGISTERED = (
     Row("native/torch/plain_recorder.cpp", "births are noted; memory comes as before", ("SetCPUAllocator",)),
     Row("native/torch/plain_recorder.cpp", "a child records nothing", ("pthread_atfork",)),
     Row("native/torch/device_memory.cpp", "a child moves nothing on its parent's device", ("pthread_atfork",)),
-    Row("native/torch/device_memory.cpp", "a write that nobody announced is noticed", ("set_materializer",)),
+    Row("native/torch/storage_access.hpp", "a write that nobody announced is noticed", ("set_materializer",)),
     Row("native/torch/recorder.cpp", "operators begin and end", ("addGlobalCallback",), "with the step, or the arena"),
     Row("native/torch/collective_pins.cpp", "a collective returns what it is waited for by", ("addGlobalCallback",)),
     Row("native/torch/gathers.cpp", "index_select and index read only the pages of their rows", ("torch::Library",)),

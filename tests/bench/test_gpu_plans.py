@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.gpu import plans
-from bench.gpu.vision import ResNet, UNet, pictures, unet_batch
+from bench.gpu.vision import RESNETS, ResNet, UNet, pictures, unet_batch
 from ebbtide.estimate.command import with_host_memory
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.machines import find_machine
@@ -25,7 +25,7 @@ def the_same_chance() -> Iterator[None]:
 
 def test_the_nets_have_as_many_parameters_as_the_published_ones() -> None:
     with torch.device("meta"):
-        nets = ResNet(), UNet()
+        nets = ResNet(RESNETS["resnet152"]), UNet()
     assert [sum(p.numel() for p in net.parameters()) for net in nets] == [60_192_808, 859_520_964]
 
 
