@@ -6,6 +6,7 @@
 
 #include "births.hpp"
 #include "device_memory.hpp"
+#include "lines.hpp"
 #include "recipe.hpp"
 #include "storage_access.hpp"
 
@@ -25,6 +26,7 @@ void DeviceMemory::find_result(c10::StorageImpl& storage) {
 }
 
 void DeviceMemory::note_births() {
+  BirthLine line(tape_);
   Lock lock(mutex_);
   add_births(this_stack(), true);
 }

@@ -3,10 +3,12 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "device_memory.hpp"
+#include "lines.hpp"
 #include "recipe.hpp"
 #include "recipes.hpp"
 
@@ -20,8 +22,10 @@ void DeviceMemory::follow_thread() {
 }
 
 void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
-  std::unique_lock lock(mutex_);
   Stack& mine = this_stack();
+  std::optional<BirthLine> line;
+  if (!mine.unseen.empty()) line.emplace(tape_);
+  std::unique_lock lock(mutex_);
   c10::Stream stream = copies_.current();
   bool captured = captures_ || copies_.is_capturing(stream);  // a graph uses addresses again
   bool moves = !captured && !suspended_;
@@ -78,8 +82,10 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
 
 void DeviceMemory::exit() {
   if (in_child_) return;
-  Lock lock(mutex_);
   Stack& mine = this_stack();
+  std::optional<BirthLine> line;
+  if (!mine.unseen.empty()) line.emplace(tape_);
+  Lock lock(mutex_);
   if (mine.operators.empty()) return;
   follow_thread();
   add_births(mine, true);

@@ -2,13 +2,13 @@
 
 #include <Python.h>
 #include <pybind11/pybind11.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+
+#include "nodes.hpp"
 
 namespace py = pybind11;
 
@@ -32,11 +32,6 @@ std::vector<LineRule> rules;  // under Python's lock, as are all of these
 std::unordered_map<PyObject*, Code>& known_code() {
   static auto* known = new std::unordered_map<PyObject*, Code>;  // never destroyed: Python may be gone by then
   return *known;
-}
-
-std::unordered_map<std::int64_t, std::string>& line_of_node() {
-  static thread_local std::unordered_map<std::int64_t, std::string> lines;
-  return lines;
 }
 
 std::string text_of(PyObject* object, const char* attribute) {
@@ -75,14 +70,6 @@ std::string caller_in(const std::string& line) {
   return at == std::string::npos ? line : line.substr(at + kCalledFrom.size());
 }
 
-std::string line_of_current_node() {
-  if (torch::autograd::get_current_graph_task_id() == -1) return "";
-  auto node = torch::autograd::get_current_node();
-  if (!node) return "";
-  auto found = line_of_node().find(static_cast<std::int64_t>(node->sequence_nr()));
-  return found == line_of_node().end() ? "" : found->second;
-}
-
 }  // namespace
 
 void note_lines(std::vector<LineRule> new_rules) {
@@ -116,12 +103,7 @@ std::string line_here(const std::string& of_node) {
   return library.empty() || rank == kInstalled ? line : library + std::string(kCalledFrom) + line;
 }
 
-void note_line_of_node(std::int64_t sequence_nr, Tape& tape) {
-  if (notes_lines() && sequence_nr >= 0 && tape.records_here()) line_of_node()[sequence_nr] = line_here("");
-}
-
 void forget_lines() {
-  line_of_node().clear();
   if (known_code().empty()) return;
   for (auto& [code, known] : std::exchange(known_code(), {})) Py_DECREF(code);
 }
@@ -129,7 +111,7 @@ void forget_lines() {
 BirthLine::BirthLine(Tape& tape) {
   if (!notes_lines() || !tape.records_here()) return;
   tape_ = &tape;
-  tape.at_line(line_here(line_of_current_node()).c_str());
+  tape.at_line(line_here(maker_of_current_node().line).c_str());
 }
 
 BirthLine::~BirthLine() {

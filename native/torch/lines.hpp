@@ -37,8 +37,6 @@ bool notes_lines();
 // autograd's engine, unless it is "".
 std::string line_here(const std::string& of_node);
 
-// Notes the line at which a node with this number is made, until forget_lines.
-void note_line_of_node(std::int64_t sequence_nr, Tape& tape);
 void forget_lines();
 
 // Gives the current line to storages that are born on the step's thread as long as this lives.

@@ -6,7 +6,6 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -29,6 +28,7 @@
 #include "deferred.hpp"
 #include "device_memory.hpp"
 #include "lines.hpp"
+#include "nodes.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "recipe_memory.hpp"
@@ -239,22 +239,6 @@ thread_local int optimizer_task = -1;  // the backward pass that the optimizer w
 // The number of operators that the calling thread is in.
 thread_local int depth = 0;
 
-// While a step is recorded, what runs in the backward pass belongs to the module whose forward pass made its node:
-// both carry the node's sequence number. The operator that makes a node is the last one before the number changes.
-// A forward pass within the backward pass (checkpointing) goes before that: it enters its modules itself.
-std::unordered_map<std::int64_t, std::uint32_t>& module_of_node() {
-  static thread_local std::unordered_map<std::int64_t, std::uint32_t> modules;
-  return modules;
-}
-
-std::uint32_t module_of_current_node() {
-  if (torch::autograd::get_current_graph_task_id() == -1) return 0;
-  auto node = torch::autograd::get_current_node();
-  if (!node) return 0;
-  auto found = module_of_node().find(static_cast<std::int64_t>(node->sequence_nr()));
-  return found == module_of_node().end() ? 0 : found->second;
-}
-
 // A kernel's first write to a clean storage faults, so the handler has to be there: a library may have taken the signal since the
 // governor looked, and this thread may block it. Workers of data loaders, forked children, take it when they start; there the
 // handler fetches what a child was not given, or refuses it with a sentence.
@@ -268,7 +252,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();
     return nullptr;
   }
-  if (notes_lines()) note_line_of_node(function.seqNr(), watch.tape());  // of views, too, and of Functions
+  // Of views, too, and of Functions.
+  if (notes_lines() && function.seqNr() >= 0 && watch.tape().records_here()) note_line_of_node(function.seqNr(), line_here(""));
   // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
   if (anything_deferred() && !off_the_record) look_at(function.inputs());
   const Treatment& treatment = known_treatment(function);
@@ -307,8 +292,9 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   Tape& tape = watch.tape();
   if (tape.records() && !off_the_record) {
     std::uint32_t module = tape.module();
-    if (module != 0 && function.seqNr() >= 0) module_of_node()[function.seqNr()] = module;
-    if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
+    if (module != 0 && function.seqNr() >= 0) note_module_of_node(function.seqNr(), module);
+    // A forward pass within the backward pass (checkpointing) goes before its node: it enters its modules itself.
+    if (std::uint32_t of_node = module == 0 ? maker_of_current_node().module : 0; of_node != 0) {
       entered->module_before = tape.enter_module(of_node);
       entered->in_module_of_node = true;
     }
@@ -352,7 +338,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 }  // namespace
 
 void forget_nodes() {
-  module_of_node().clear();
+  forget_makers();
   forget_lines();
 }
 

@@ -129,6 +129,15 @@ def test_a_step_on_the_device_is_recorded_planned_and_simulated(
     done("simulate", "step.trace", *there, "--plan", "step.plan")
     assert "ebbtide" in done("compare", "step.trace", *there, "--policy", "ebbtide,demand")
     assert "the step's peak: " in done("explain", "step.trace")
+    done("trace", "--device", "lagging", "--lines", "-o", "lines.trace", "train.py")
+    lined = load(project / "lines.trace", Trace)
+    rows = [lined.storage(number) for number in range(len(lined.storages))]
+    forward = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "backward()" in line)
+    made_in = {kind: {row.line for row in rows if row.kind == kind} for kind in StorageKind}
+    assert made_in[StorageKind.ACTIVATION] == {f"train.py:{forward}", f"train.py:{forward + 1}"}  # and what AdamW makes
+    assert made_in[StorageKind.GRADIENT] == {f"train.py:{forward}"}  # the engine's own thread made them
+    modules = {row.module for row in rows if row.kind == StorageKind.GRADIENT}
+    assert modules == {f"Sequential.{number}" for number in range(6)}
     assert "name a machine with --machine" in done("analyze", "step.trace")
     refused = run(EBBTIDE, "plan", "step.trace", "--fast", "50%", cwd=project, env=device)
     assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1)
@@ -146,7 +155,6 @@ def test_recording_moves_nothing_and_sees_what_a_session_sees() -> None:
     ("options", "said"),
     [
         (["trace", "--device", "cuda", "--fake", "train.py"], "--fake needs no device"),
-        (["trace", "--device", "cuda", "--lines", "train.py"], "leave out the lines or the device"),
         (["trace", "--device", "cuda:7", "train.py"], "PyTorch has no device cuda:7 here"),
         (["probe", "--device", "cuda", "--tier", "compressed:1GiB"], "--device goes with --spill and -o"),
         (["probe", "--device", "cuda:7"], "PyTorch has no device cuda:7 here"),

@@ -86,10 +86,6 @@ class Recorder(Driven):
 
     def _check(self) -> None:
         check_writable("trace", self._path)
-        if self._device is not None and not self._fake and self._lines:
-            raise SettingError(
-                "the lines that make a device's storages are not seen: leave out the lines or the device"
-            )
 
     def _start(self) -> None:
         if self._disabled:
@@ -120,7 +116,7 @@ class Recorder(Driven):
 
         device = device_named(name)
         require_device_events(device)
-        return device_recorder(device, self._path, self._first, self._count)
+        return device_recorder(device, self._path, self._first, self._count, self._lines)
 
     def _say(self, text: str) -> None:
         if self._settings.progress is not ProgressMode.OFF:

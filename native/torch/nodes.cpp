@@ -1,0 +1,51 @@
+#include "nodes.hpp"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace ebbtide {
+
+namespace {
+
+using Key = std::pair<std::uint64_t, std::int64_t>;  // the thread and the number
+
+std::mutex mutex;
+std::map<Key, MakerOfNode>& makers() {
+  static auto* all = new std::map<Key, MakerOfNode>;  // never destroyed: other threads may still run
+  return *all;
+}
+
+MakerOfNode& maker(std::int64_t sequence_nr) { return makers()[{at::RecordFunction::currentThreadId(), sequence_nr}]; }
+
+}  // namespace
+
+void note_module_of_node(std::int64_t sequence_nr, std::uint32_t module) {
+  std::lock_guard lock(mutex);
+  maker(sequence_nr).module = module;
+}
+
+void note_line_of_node(std::int64_t sequence_nr, std::string line) {
+  std::lock_guard lock(mutex);
+  maker(sequence_nr).line = std::move(line);
+}
+
+MakerOfNode maker_of_current_node() {
+  if (torch::autograd::get_current_graph_task_id() == -1) return {};
+  auto node = torch::autograd::get_current_node();
+  if (!node) return {};
+  std::lock_guard lock(mutex);
+  auto found = makers().find({node->thread_id(), static_cast<std::int64_t>(node->sequence_nr())});
+  return found == makers().end() ? MakerOfNode{} : found->second;
+}
+
+void forget_makers() {
+  std::lock_guard lock(mutex);
+  makers().clear();
+}
+
+}  // namespace ebbtide
