@@ -1,5 +1,6 @@
 #include "device_memory.hpp"
 
+#include <c10/util/Exception.h>
 #include <pthread.h>
 
 #include <stdexcept>
@@ -22,24 +23,10 @@ DeviceMemory* memory = nullptr;
 
 }  // namespace
 
-// PyTorch calls it for a storage whose host copy is trusted, from whichever thread. It forgets the call itself. An operator may
-// write to what its schema says it reads, or only ask in that way.
-void is_written_unseen(c10::StorageImpl* storage) {
-  {
-    DeviceMemory::Lock lock(memory->mutex_);
-    BlockId id = memory->known(storage);
-    if (id == kNoBlock) return;
-    memory->written(id);
-    memory->places_[id].is_guarded = false;
-    const Block& b = memory->blocks_[id];
-    if (b.pins != 0) return;  // its operator was looked at before [prepare_for]
-    memory->places_[id].is_pinned = true;  // who calls no operator may keep the address
-    if (b.recipe == 0 && b.guards == 0) return;
-  }
-  bool before = std::exchange(leaves_references, true);
-  give_away(storage);
-  leaves_references = before;
-}
+// PyTorch calls it before the first access that may write to a storage which is away, whose host copy is trusted, or which has to
+// do with a recipe; from whichever thread. It forgets the call afterwards. An operator may write to what its schema says it reads, or
+// only ask in that way.
+void is_reached_unseen(c10::StorageImpl* storage) { memory->reached_unseen(*storage); }
 
 DeviceMemory* the_device_memory() { return memory; }
 
@@ -229,12 +216,11 @@ void DeviceMemory::sweep(bool all) {
   }
 }
 
-// While its host copy is trusted, or a recipe made it or reads it, PyTorch calls before it gives an address away that may be written
-// to.
+// Where it may be reached while it is away, its host copy is trusted, or a recipe made it or reads it.
 void DeviceMemory::call_me(BlockId id, c10::StorageImpl& storage) {
   const Block& b = blocks_[id];
-  if (b.is_absent() || (b.state != State::Clean && b.recipe == 0 && b.guards == 0)) return;
-  call_before_write(storage, &is_written_unseen);
+  if (b.state == State::Dirty && b.recipe == 0 && b.guards == 0) return;
+  call_before_write(storage, &is_reached_unseen);
   places_[id].is_guarded = true;
 }
 
@@ -246,6 +232,31 @@ void DeviceMemory::written(BlockId id) {
   if (blocks_[id].state != State::Clean) return;
   blocks_[id].state = State::Dirty;
   host_.drop(places_[id].host);
+}
+
+// Who calls no operator gets the contents, and may keep the address.
+void DeviceMemory::reached_unseen(c10::StorageImpl& storage) {
+  {
+    Lock lock(mutex_);
+    BlockId id = known(&storage);
+    if (id == kNoBlock) return;
+    const Block& b = blocks_[id];
+    if (b.state == State::Absent && !in_child_) {
+      if (start_back(id, true)) arrive(id, copies_.current());
+    }
+    written(id);
+    places_[id].is_guarded = false;
+    if (b.pins != 0 && !b.is_absent()) return;  // its operator was looked at before [prepare_for]
+    places_[id].is_pinned = true;
+    if (b.recipe == 0 && b.guards == 0 && !b.is_absent()) return;
+  }
+  bool before = std::exchange(leaves_references, true);
+  if (!in_child_) give_away(&storage);
+  leaves_references = before;
+  Lock lock(mutex_);
+  BlockId id = known(&storage);
+  TORCH_CHECK(id == kNoBlock || !blocks_[id].is_absent(), "ebbtide: a tensor cannot come back to ", device_.str(), " here: ",
+              in_child_ ? "a forked child has no part in its parent's device" : counters_.message);
 }
 
 bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {

@@ -15,9 +15,9 @@
 // [Note: who may move]  A storage moves only if PyTorch's allocator made its memory for it alone, and nobody can reach it unseen. So
 // it stays while an operator uses it; if more
 // than one stream has used it; while a graph is captured; and until the step ends, if somebody asked for its address. What is away
-// has an address that nobody may use, and says so where PyTorch lets it. A storage whose host copy is as good as its memory gives
-// up that copy at the first access that may write and that no operator announced (where PyTorch tells of it: 2.13; before, such a
-// copy is never trusted).
+// has an address that nobody may use. An access that may write, and that no operator announced, brings it back, where PyTorch tells
+// of it: 2.13. A storage whose host copy is as good as its memory gives up that copy then (before 2.13 such a copy is never
+// trusted). One that only reads is not told of, nor refused: PyTorch itself asks for addresses in order to compare them.
 //
 // [Note: made anew here]  A storage with a recipe leaves without a copy. Its operators run on the stream that it belongs to, and it gets
 // the memory that they made: an operator of another stream waits for that one. What nobody announces could write to what a recipe
@@ -217,7 +217,8 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
     bool makes_anew = false;  // the operator that began last makes what is to have a recipe
   };
   static Stack& this_stack();
-  friend void is_written_unseen(c10::StorageImpl* storage);
+  friend void is_reached_unseen(c10::StorageImpl* storage);
+  void reached_unseen(c10::StorageImpl& storage);
 
   // --- who is there
   BlockId find_or_add(c10::StorageImpl& storage);

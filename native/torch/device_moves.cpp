@@ -14,10 +14,6 @@ namespace ebbtide {
 
 namespace {
 
-constexpr const char* kAway =
-    "ebbtide: code that calls no operator of PyTorch's reached a tensor whose contents are on the host now. Ask for the tensor's "
-    "data_ptr() in Python before, which brings it back, or run the script with EBBTIDE_DISABLE=1";
-
 // Where nothing is, for as long as any tensor: an address of its own for each block that is away.
 char* nowhere(BlockId id) {
   static const Reservation* reserved = new Reservation(std::size_t{1} << 40, kSmallPage, PROT_NONE);
@@ -116,9 +112,9 @@ bool DeviceMemory::start_out(BlockId id, Rank target) {
   }
   p.memory = nowhere(id);
   storage->set_data_ptr_noswap({nowhere(id), device_});
-  refuse_access(*storage, kAway);
   evicting_.push_back({std::move(memory), b.paged_bytes, *p.stream, p.is_its_allocation, std::move(end)});
   b.state = is_unmade ? State::Unmade : State::Absent;
+  call_me(id, *storage);
   if (is_unmade) ++unmade_;
   resident_ -= b.paged_bytes;
   evicting_bytes_ += b.paged_bytes;
@@ -224,6 +220,7 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   p.memory = memory.get();
   p.is_its_allocation = true;
   allow_access(*storage);
+  call_me_no_more(id, *storage);
   void* address = memory.get();
   storage->set_data_ptr_noswap(
       {address, new Arriving{std::move(memory), std::move(copy.end), *p.stream}, &give_back_arriving, device_});

@@ -178,6 +178,7 @@ bool DeviceMemory::hand_over(const void* from, const void* to, std::uint64_t rec
   p.is_its_allocation = p.is_made = true;
   p.arrives = false;
   allow_access(*storage);
+  call_me_no_more(id, *storage);
   storage->set_data_ptr_noswap(std::move(memory));
   b.state = State::Dirty;
   b.last_use = now_;

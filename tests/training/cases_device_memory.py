@@ -651,16 +651,19 @@ def an_address_is_held() -> None:
 
 
 def code_without_operators() -> None:
-    """It is refused what is away. What it writes is not lost, though a copy on the host was as good before."""
+    """What is away comes back, and stays until the step ends. What is written is not lost, nor taken for what it was."""
     with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
         with opened.step():
-            tensor = away(3)
-            for reach in (native.first_byte, lambda x: native.fill(x, 0), native.over):
-                with pytest.raises(
-                    RuntimeError, match=r"calls no operator of PyTorch's reached a tensor .* data_ptr\(\)"
-                ):
-                    reach(tensor)
+            tensor, other = away(3), away(4)
+            assert is_all(native.over(tensor) + 1, 4)
+            native.fill(other, 0)
+            assert _torch.is_resident(tensor)
+            assert _torch.is_resident(other)
+            assert _torch.evict([tensor, other]) == 0
+        with opened.step():
+            assert _torch.evict([tensor, other]) == 8 * NUMBERS
             assert is_all(tensor, 3)
+            assert is_all(other, 0)
             written = _torch.counters()["tier_written_bytes"][0]
             assert _torch.evict([tensor]) > 0
             assert _torch.counters()["tier_written_bytes"][0] == written  # it was clean
@@ -670,6 +673,15 @@ def code_without_operators() -> None:
         with opened.step():
             assert _torch.evict([tensor]) > 0
             assert is_all(tensor, 0)
+
+
+def storages_are_compared() -> None:
+    """PyTorch asks whose memory it is, by address, without an operator: nobody needs the contents for that."""
+    with session():
+        tensor, other = away(3), away(3)
+        assert torch._C._is_alias_of(tensor, tensor.view(2, -1))
+        assert not torch._C._is_alias_of(tensor, other)
+        assert not _torch.is_resident(tensor)
 
 
 def memory_of_somebody_else() -> None:

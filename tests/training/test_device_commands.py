@@ -1,9 +1,11 @@
 """Commands on the tests' device, as a person calls them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ebbtide.ir.files import load
 from ebbtide.ir.run_report import RunReport
@@ -13,6 +15,9 @@ from ebbtide.verify.record import FILE_NAME, read_record
 from tests.device import lagging
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
+from tests.helpers.paths import ROOT
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
 
 SCRIPT = """
 import argparse, sys, torch
@@ -165,3 +170,22 @@ def test_what_recording_on_a_device_cannot_do_is_told(options: list[str], said: 
     done = run(EBBTIDE, *options, cwd=project)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.starts
+def test_ranks_train_side_by_side_each_on_its_device(device: dict[str, str], tmp_path: Path) -> None:
+    """DistributedDataParallel compares its buckets' addresses with no operator, and sends them as they lie there."""
+    script = str(ROOT / "tests" / "scripts" / "train_device_ranks.py")
+    report = tmp_path / "report.json"
+    budget = ("--device", "lagging", "--host", "64MiB", "--fast", "60%", "--wait-for-plan", "--report", str(report))
+    for name, command in (("plain", (sys.executable,)), ("bounded", (EBBTIDE, "run", *budget))):
+        done = run(*TORCHRUN, *command, script, "--out", str(tmp_path / name), env=device)
+        assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        plain, bounded = (torch.load(tmp_path / f"{name}.{rank}") for name in ("plain", "bounded"))
+        assert plain[0] == bounded[0]
+        for wanted, found in zip(plain[1] + plain[2], bounded[1] + bounded[2], strict=True):
+            assert torch.equal(wanted, found)
+        steps = RunReport.from_json((tmp_path / f"report.{rank}.json").read_text()).steps
+        assert [step.mode for step in steps][-3:] == ["planned"] * 3
+        assert min(step.evicted_bytes.total for step in steps[2:]) > 0

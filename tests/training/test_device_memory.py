@@ -157,6 +157,7 @@ def test_what_is_made_of_other_bytes_is_told_where_that_is_asked_for() -> None:
     [
         "an_address_is_held",
         "code_without_operators",
+        "storages_are_compared",
         "memory_of_somebody_else",
         "storages_without_operators",
         "saving_holds_nothing",
