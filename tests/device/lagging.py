@@ -29,7 +29,7 @@ DEVICE = "lagging"
 def build() -> Path:
     """The extension, compiled unless that was done from the same sources, for the same torch."""
     sources = sorted(HERE.glob("*.cpp"))
-    content = b"".join(path.read_bytes() for path in [*sources, HERE / "lagging.hpp", Path(__file__)])
+    content = b"".join(path.read_bytes() for path in [*sources, *sorted(HERE.glob("*.hpp")), Path(__file__)])
     key = hashlib.sha256(content + torch.__version__.encode() + sys.version.encode()).hexdigest()[:16]
     folder = BUILT / key
     library = folder / f"{NAME}.so"

@@ -1,5 +1,6 @@
 // What Python reaches of the device besides PyTorch's own interface.
 
+#include "collectives.hpp"
 #include "lagging.hpp"
 
 #include <ATen/ops/from_blob.h>
@@ -52,6 +53,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("over", &over);
   m.def("pinned_by", &lagging::pinned_by);
   m.def("pinned_bytes", &lagging::pinned_bytes);
+  m.def("through", &lagging::through);
   m.def("set_capacity", &lagging::set_capacity);
   m.def("synchronize", &lagging::synchronize_device, py::call_guard<py::gil_scoped_release>());
   m.def("calls", [] {

@@ -3,46 +3,19 @@
 import argparse
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-
-class ThroughHost(dist.ProcessGroup):
-    """Collectives of a device's tensors, by gloo on copies in host memory. What DistributedDataParallel asks for."""
-
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("through host", store), rank, size, timeout)
-
-    def getBackendName(self) -> str:
-        return "through host"
-
-    def allreduce(self, tensors: list[Tensor], _: Any = None) -> dist.Work:
-        copies = [tensor.cpu() for tensor in tensors]
-        self._gloo.allreduce(copies).wait()
-        return ended(tensors, copies)
-
-    def broadcast(self, tensors: list[Tensor], options: Any) -> dist.Work:
-        copies = [tensor.cpu() for tensor in tensors]
-        self._gloo.broadcast(copies, options).wait()
-        return ended(tensors, copies)
-
-    def allgather(self, gathered: list[list[Tensor]], tensors: list[Tensor], _: Any = None) -> dist.Work:
-        copies = [[tensor.cpu() for tensor in each] for each in gathered]
-        self._gloo.allgather(copies, [tensor.cpu() for tensor in tensors]).wait()
-        return ended([t for each in gathered for t in each], [c for each in copies for c in each])
+from tests.device import lagging
 
 
-def ended(tensors: list[Tensor], copies: list[Tensor]) -> dist.Work:
-    for tensor, copy in zip(tensors, copies, strict=True):
-        tensor.copy_(copy)
-    future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-    future.set_result(tensors)
-    return torch._C._distributed_c10d._create_work_from_future(future)
+def through_host(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.Backend:
+    return lagging.load().through(
+        dist.ProcessGroupGloo(dist.PrefixStore("host", store), rank, size, timeout), rank, size
+    )
 
 
 def main() -> None:
@@ -50,7 +23,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    dist.Backend.register_backend("through_host", ThroughHost, devices=["lagging"])
+    dist.Backend.register_backend("through_host", through_host, devices=["lagging"])
     dist.init_process_group("cpu:gloo,lagging:through_host")
     rank = dist.get_rank()
     torch.manual_seed(1)
@@ -65,8 +38,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    moments = [value.cpu() for state in optimizer.state.values() for value in state.values()]
-    torch.save([losses, [weight.cpu() for weight in model.parameters()], moments], f"{args.out}.{rank}")
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    torch.save([losses, [tensor.cpu() for tensor in (*model.parameters(), *moments)]], f"{args.out}.{rank}")
     dist.destroy_process_group()
 
 

@@ -651,7 +651,7 @@ def an_address_is_held() -> None:
 
 
 def code_without_operators() -> None:
-    """What is away comes back, and stays until the step ends. What is written is not lost, nor taken for what it was."""
+    """What is away comes back, and stays until the step ends. What is written is not lost."""
     with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
         with opened.step():
             tensor, other = away(3), away(4)

@@ -2,8 +2,8 @@
 
 Native code sees operators. The functions here give an address away (Triton, CuPy, bitsandbytes and captured graphs use
 it): the storage comes back before, and stays until the step ends, or for good where nobody tells when its user is done
-with it. Left out: C++ code that takes a tensor and calls no operator. PyTorch 2.13 and newer refuse it a tensor that is
-away, and tell of its writes to one that is here.
+with it. Left out: C++ code that takes a tensor and calls no operator. If that may write, PyTorch 2.13 and newer
+tell.
 """
 
 import threading
