@@ -246,6 +246,7 @@ REGISTERED = (
         ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
         _WITH_THE_LAST,
     ),
+    Row("estimate.child", "what ended a script that is estimated", ("sys.excepthook",), "with that process"),
     Row(
         "capture.module_names",
         "a recorded step says which module runs",
