@@ -12,7 +12,7 @@ from ebbtide.doctor import memory, processors, storage
 from ebbtide.doctor.examine import examine, software
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.text import render, runs, to_json
-from ebbtide.doctor.view import TorchFacts, View, this_machine, try_page_move
+from ebbtide.doctor.view import TorchFacts, View, outdated, this_machine, try_page_move
 from ebbtide.units import GIB, MIB
 
 TORCH = TorchFacts("2.13.0", 2, "")
@@ -194,6 +194,29 @@ def test_a_kernel_that_cannot_move_pages_and_a_torch_that_does_not_load_are_prob
     assert "2.12.1" in findings["torch"].found
     assert findings["torch"].cure == "pip install torch==2.13.*"
     assert not runs(list(findings.values()))
+
+
+@pytest.mark.parametrize(
+    ("package", "newer", "is_outdated"),
+    [
+        ("src/ebbtide", "native/core/arena.hpp", True),
+        ("src/ebbtide", "native/tests/test_arena.cpp", False),  # no module is made of these
+        ("src/ebbtide", None, False),
+        ("site-packages/ebbtide", "native/core/arena.hpp", False),
+    ],
+)
+def test_native_modules_older_than_a_clones_sources_are_a_problem(
+    machine: Machine, tmp_path: Path, package: str, newer: str | None, is_outdated: bool
+) -> None:
+    for name in ("native/core/arena.hpp", "native/tests/test_arena.cpp", f"{package}/_torch.so", f"{package}/_else.so"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000, 3000 if name == newer else 4000 if "_else" in name else 2000))
+    assert outdated(tmp_path / package) is is_outdated
+    view = machine.view(load_torch=lambda: TorchFacts("2.13.0", 2, "", outdated(tmp_path / package)))
+    findings = examine(view, ["/var/tmp"])
+    assert runs(findings) is not is_outdated
+    assert ("make install" in findings[0].cure) is is_outdated
 
 
 @pytest.mark.parametrize(

@@ -34,4 +34,7 @@ def software(torch: TorchFacts) -> Finding:
     if torch.error:
         found = f"torch {torch.version or 'is missing'}, and the native module cannot be used"
         return Finding("torch", Level.PROBLEM, found, means, torch.error)
+    if torch.outdated:
+        found, cure = "the native modules are older than native/", "run `make install`, or `pip install -e .` again"
+        return Finding("torch", Level.PROBLEM, found, "a command may end in an error, or do what it did before", cure)
     return Finding("torch", Level.OK, f"{torch.version}, and the native module is loaded", means)

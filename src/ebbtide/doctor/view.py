@@ -17,11 +17,13 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """The facts about torch. ``error`` is "" where torch and the native module were loaded."""
+    """The facts about torch. ``error`` is "" where torch and the native modules were loaded. ``outdated``: they were,
+    but are older than their sources."""
 
     version: str
     threads: int
     error: str
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def load_torch() -> TorchFacts:
     """Import torch and the native module, which takes a second or two."""
     from importlib.metadata import PackageNotFoundError, version
 
+    import ebbtide
     from ebbtide.errors import PlatformError
     from ebbtide.host.native import require_native
 
@@ -110,7 +113,17 @@ def load_torch() -> TorchFacts:
         return TorchFacts(installed, 0, str(error))
     import torch
 
-    return TorchFacts(installed, torch.get_num_threads(), "")
+    return TorchFacts(installed, torch.get_num_threads(), "", outdated(Path(ebbtide.__file__).parent))
+
+
+def outdated(package: Path) -> bool:
+    """Say whether the package lies in a clone, in which a source of the native modules is newer than one of these."""
+    native = package.parent.parent / "native"
+    if package.parent.name != "src":
+        return False
+    sources = [path for path in native.glob("*/*.[ch]*") if path.parent.name != "tests"]
+    built = [path.stat().st_mtime for path in package.glob("_*.so")]
+    return bool(sources and built) and max(path.stat().st_mtime for path in sources) > min(built)
 
 
 def load_device(name: str | None) -> DeviceFacts | None:
