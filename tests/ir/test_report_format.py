@@ -245,8 +245,18 @@ def test_a_budget_that_was_kept_and_shows_little_says_so() -> None:
         assert "within budget" in render_headline(moved)
         assert "had to move" not in render_headline(moved)
     before = replace(unmoved, fast_bytes=None, steps=(first, first), written_bytes=120 << 20)
-    assert render_headline(before).startswith(f"{head} (no step ran under it); ")
-    assert "its time" not in render_headline(before)
+    trained = "34.1 M parameters trained for 2 steps in 0.98 GiB"
+    never = f"Ebbtide: BUDGET NEVER IN FORCE (no step ran under it), {trained}; "
+    assert render_headline(before).startswith(never)
+    for none in ("its time", "within budget"):
+        assert none not in render_headline(before)
+    for steps in ((first, idle), ()):
+        assert "NEVER" not in render_headline(replace(before, steps=steps))
+    text = render_summary(replace(before, process_peak_before_bytes=2 << 30))
+    assert "trained for 2 steps in 2.00 GiB; " in text
+    assert "process peak       2.00 GiB; only" in text
+    over = replace(before, budget_violated=True)
+    assert render_headline(over).startswith(f"Ebbtide: OVER BUDGET before a step ended under it, {trained}; ")
     assert "had to move" not in render_headline(replace(unmoved, budget_violated=True))
 
 

@@ -10,7 +10,7 @@ operators down.
 from statistics import mean
 
 from ebbtide.ir.run_report import RunReport, StepMode
-from ebbtide.report.ranks import WITHIN_BUDGET, verdict
+from ebbtide.report.ranks import WITHIN_BUDGET, no_step_under_it, verdict
 from ebbtide.report.typical_steps import typical_steps
 from ebbtide.units import format_bytes, format_count
 
@@ -24,15 +24,17 @@ _TB, _GB = 10**12, 10**9
 
 def headline(report: RunReport) -> str:
     """Return the line, without a newline at the end."""
-    is_within, steps = verdict(report) == WITHIN_BUDGET, len(report.steps) + report.left_out_steps
+    said, steps = verdict(report), len(report.steps) + report.left_out_steps
     if not steps:
-        return f"Ebbtide: {verdict(report)}, 0 steps"
+        return f"Ebbtide: {said}, 0 steps"
     what = f"{format_count(report.trained_parameters)} parameters " if report.trained_parameters else ""
-    held = format_bytes(report.process_peak_bytes if report.device is None else report.arena_peak_bytes)
+    held = format_bytes(process_peak_bytes(report) if report.device is None else report.arena_peak_bytes)
     where = "" if report.device is None else f" of {report.device}"
     before = f" ({peak_before} before the budget was in force)" if (peak_before := higher_before(report)) else ""
     trained = f"{what}trained for {steps} step{'' if steps == 1 else 's'} in {held}{where}{before}"
-    first = f"{trained}, {WITHIN_BUDGET}{_how_kept(report)}" if is_within else f"{verdict(report)}, {trained}"
+    if report.budget_violated and no_step_under_it(report):
+        said += " before a step ended under it"
+    first = f"{trained}, {said}{_how_kept(report)}" if said == WITHIN_BUDGET else f"{said}, {trained}"
     return f"Ebbtide: {'; '.join(filter(None, [first, _plain(report), _written(report)]))}"
 
 
@@ -46,9 +48,15 @@ def plain_bytes(report: RunReport) -> int | None:
     return report.unbounded_peak_bytes + max(report.process_peak_bytes - report.arena_peak_bytes, 0)
 
 
+def process_peak_bytes(report: RunReport) -> int:
+    """Return where the process peaked since the budget is in force; where no step ran under it, in all."""
+    before = report.process_peak_before_bytes or 0 if no_step_under_it(report) else 0
+    return max(report.process_peak_bytes, before)
+
+
 def higher_before(report: RunReport) -> str:
     """Return where the process peaked before the budget was in force, if that was higher than since; else ""."""
-    before = report.process_peak_before_bytes or 0
+    before = 0 if no_step_under_it(report) else report.process_peak_before_bytes or 0
     return format_bytes(before) if report.device is None and before > report.process_peak_bytes else ""
 
 
@@ -61,7 +69,7 @@ def times_plain(report: RunReport) -> float | None:
 
 
 def _plain(report: RunReport) -> str:
-    took = report.process_peak_bytes if report.device is None else report.arena_peak_bytes
+    took = process_peak_bytes(report) if report.device is None else report.arena_peak_bytes
     plain, times = plain_bytes(report), times_plain(report)
     said = []
     if plain is not None and plain > _WORTH_SAYING * took:
@@ -92,7 +100,5 @@ def _how_kept(report: RunReport) -> str:
     """Say why a kept budget proves little, or ""."""
     if report.left_out_steps:
         return ""
-    if report.fast_bytes is None and all(step.mode is StepMode.RECORDED for step in report.steps):
-        return " (no step ran under it)"
     moved = report.written_bytes or any(step.evicted_bytes.total or step.fetched_bytes.total for step in report.steps)
     return "" if moved else ", and nothing had to move"

@@ -13,6 +13,7 @@ ROWS = (
 )
 """The rows of a column, from the top. A column also has the verdict and the faults."""
 WITHIN_BUDGET = "within budget"
+NEVER_IN_FORCE = "BUDGET NEVER IN FORCE (no step ran under it)"
 _LABEL = 17
 _MOST_COLUMNS = 8
 
@@ -43,7 +44,15 @@ def verdict(report: RunReport) -> str:
         return "NOT BOUNDED as asked" if report.moment is None else "NO BUDGET yet"
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         return "NO BUDGET was set"
+    if no_step_under_it(report):
+        return NEVER_IN_FORCE if report.moment is None else "NO BUDGET yet"
     return WITHIN_BUDGET
+
+
+def no_step_under_it(report: RunReport) -> bool:
+    """Say whether all steps ended before the budget was in force, as the two do that find a percentage's peak."""
+    recorded = all(step.mode is StepMode.RECORDED for step in report.steps)
+    return report.fast_bytes is None and bool(report.steps) and recorded and not report.left_out_steps
 
 
 def render_ranks(columns: Mapping[str, Sequence[str]], width: int | None = None) -> str:

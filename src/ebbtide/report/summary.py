@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import mean, median
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
-from ebbtide.report.headline import headline, higher_before
+from ebbtide.report.headline import headline, higher_before, process_peak_bytes
 from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
 from ebbtide.terminal import SUMMARY_TEXT
 from ebbtide.units import format_bytes, format_time
@@ -96,7 +96,7 @@ def _against(used: int, allowed: int | None) -> str:
 
 def _process(report: RunReport) -> str:
     """Return the process's peak, with a limit beside it only where that limit bounds it."""
-    peak = format_bytes(report.process_peak_bytes)
+    peak = format_bytes(process_peak_bytes(report))
     if report.device is not None:
         return f"{peak} on the host"
     before = f", {peak_before} before the budget was in force" if (peak_before := higher_before(report)) else ""
