@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HUNG_AFTER_S = 900
 KINDS = ("training", "operators", "whole-numbers")
 GOOD = ("same", "nothing moved", "ended by the disk", "not deterministic")
+REFUSED = ("BudgetError", "StepTooLargeError")
 DISK_SAID = ("writing to the spill directory", "what came back from the spill directory", "from the spill directory")
 
 
@@ -102,12 +103,12 @@ class Soak:
             return line | {"outcome": f"plain PyTorch {self.ended(status)}"}
         for percent in (job.fast_percent, min(100, 2 * job.fast_percent), 100):
             status = self.job(work, "ours", seed, variables | faulty, f"--fast-percent={percent}")
-            if status == 0 or "BudgetError" not in self.said(work, "ours"):
+            if status == 0 or not any(error in self.said(work, "ours") for error in REFUSED):
                 break
         if status != 0:
             said = self.said(work, "ours")
             by_disk = bool(job.fault) and any(words in said for words in DISK_SAID)
-            refused = "BudgetError" in said
+            refused = any(error in said for error in REFUSED)
             ended = "REFUSED WITH ALL THAT A STEP NEEDS" if refused else self.ended(status)
             return line | {"outcome": "ended by the disk" if by_disk else ended}
         plain, ours = (json.loads((work / f"{name}.json").read_text()) for name in ("plain", "ours"))

@@ -40,6 +40,7 @@ Counters Arena::count() const {
     if (b.state == State::Clean) c.clean += b.paged_bytes;
     if (b.state == State::Dirty || b.state == State::Writing) c.dirty += b.paged_bytes;
     auto kind = static_cast<std::size_t>(b.kind);
+    if (b.is_fast()) c.resident_kinds[kind] += b.paged_bytes;
     c.evicted[kind] += b.evicted;
     c.fetched[kind] += b.fetched;
     c.written[kind] += b.written;

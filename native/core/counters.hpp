@@ -18,6 +18,7 @@ struct Counters {
   double reserved_byte_ns = 0.0, resident_byte_ns = 0.0;
   std::int64_t measured_ns = 0;
   std::array<std::uint64_t, kKinds> evicted{}, fetched{}, written{};
+  std::array<std::uint64_t, kKinds> resident_kinds{};
   std::array<std::int64_t, kStalls> stall_ns{};
   std::uint64_t faults = 0, cancelled = 0;
   std::uint64_t made_anew = 0;  // bytes [Note: recipes]

@@ -33,6 +33,7 @@ py::dict as_dict(const Counters& c) {
   d["evicted_bytes"] = as_tuple(c.evicted);
   d["fetched_bytes"] = as_tuple(c.fetched);
   d["written_bytes"] = as_tuple(c.written);
+  d["resident_bytes_by_kind"] = as_tuple(c.resident_kinds);
   d["stall_room_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::Room)];
   d["stall_late_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)];
   d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];

@@ -236,14 +236,13 @@ void DeviceMemory::written(BlockId id) {
 
 // Who calls no operator gets the contents, and may keep the address.
 void DeviceMemory::reached_unseen(c10::StorageImpl& storage) {
+  Strong kept = Strong::reclaim_copy(&storage);  // while no lock is held: Python may be the only one that has it
   {
     Lock lock(mutex_);
     BlockId id = known(&storage);
     if (id == kNoBlock) return;
     const Block& b = blocks_[id];
-    if (b.state == State::Absent && !in_child_) {
-      if (start_back(id, true)) arrive(id, copies_.current());
-    }
+    if (b.state == State::Absent && !in_child_ && start_back(id, true)) arrive(id, copies_.current());
     written(id);
     places_[id].is_guarded = false;
     if (b.pins != 0 && !b.is_absent()) return;  // its operator was looked at before [prepare_for]
@@ -255,7 +254,9 @@ void DeviceMemory::reached_unseen(c10::StorageImpl& storage) {
   leaves_references = before;
   Lock lock(mutex_);
   BlockId id = known(&storage);
-  TORCH_CHECK(id == kNoBlock || !blocks_[id].is_absent(), "ebbtide: a tensor cannot come back to ", device_.str(), " here: ",
+  if (id == kNoBlock || !blocks_[id].is_absent()) return;
+  places_[id].is_guarded = true;  // PyTorch keeps the call
+  TORCH_CHECK(false, "ebbtide: a tensor cannot come back to ", device_.str(), " here: ",
               in_child_ ? "a forked child has no part in its parent's device" : counters_.message);
 }
 
@@ -381,6 +382,7 @@ Counters DeviceMemory::count() const {
   c.blocks = blocks_.live().size();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
+    if (!b.is_absent()) c.resident_kinds[static_cast<std::size_t>(b.kind)] += b.paged_bytes;
     if (b.state == State::Clean) c.clean += b.paged_bytes;
     if (b.state == State::Dirty) c.dirty += b.paged_bytes;
   }

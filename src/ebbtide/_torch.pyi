@@ -54,6 +54,7 @@ class Counters(TypedDict):
     evicted_bytes: tuple[int, int, int, int, int]  # from fast memory, written or not
     fetched_bytes: tuple[int, int, int, int, int]
     written_bytes: tuple[int, int, int, int, int]  # part of evicted that had to be written
+    resident_bytes_by_kind: tuple[int, int, int, int, int]  # of resident_bytes: a level, now
     # time in which at least one thread stood still, by cause
     stall_room_ns: int
     stall_late_ns: int  # for a prefetch that was under way, or was due to start

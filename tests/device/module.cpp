@@ -34,6 +34,12 @@ void fill(const at::Tensor& tensor, uint8_t value) {
                   [memory = tensor.mutable_data_ptr(), bytes = tensor.nbytes(), value] { std::memset(memory, value, bytes); });
 }
 
+void fill_storage(uintptr_t storage, uint8_t value) {  // of which Python may have the only reference
+  auto* there = reinterpret_cast<c10::StorageImpl*>(storage);
+  lagging::launch(lagging::current_stream(),
+                  [memory = there->mutable_data(), bytes = there->nbytes(), value] { std::memset(memory, value, bytes); });
+}
+
 // A tensor over the memory of another one, which somebody else would have.
 at::Tensor over(const at::Tensor& other) {
   return at::for_blob(other.mutable_data_ptr(), other.sizes())
@@ -49,6 +55,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<Gate>(m, "Gate").def(py::init<c10::Stream>()).def("open", &Gate::open);
   m.def("default_generator", &lagging::default_generator);
   m.def("fill", &fill);
+  m.def("fill_storage", &fill_storage);
   m.def("first_byte", &first_byte, py::call_guard<py::gil_scoped_release>());
   m.def("over", &over);
   m.def("pinned_by", &lagging::pinned_by);

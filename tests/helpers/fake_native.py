@@ -53,6 +53,7 @@ class FakeNative(ModuleType):
             0,
         )
         self.level |= {"evicted_bytes": NOTHING, "fetched_bytes": NOTHING, "written_bytes": NOTHING}
+        self.level["resident_bytes_by_kind"] = NOTHING
         self.level |= {"over_budget": False, "message": "", "largest_operator": "", "tier_bytes": (0,)}
         self.level["tables_filled"] = False
 

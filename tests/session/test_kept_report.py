@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli import cli
-from ebbtide.ir.run_report import RunReport
+from ebbtide.ir.run_report import RunReport, Traffic
 from ebbtide.report.summary import render_summary
 from ebbtide.screen.progress import Observation
 from ebbtide.session import kept_report
@@ -128,6 +128,7 @@ def test_top_shows_what_is_left_and_what_was_killed(place: Path) -> None:
     assert "step 100 of 1000, 2.00 s each, 30 min 00 s left" in running  # 900 of the only typical step
     assert "900 MiB of 1.00 GiB" in running
     assert "moved a step" in running
+    assert "of them" not in running
     for number in range(4, 9):
         shortened(REPORT, gone).write(folder / f"{number}.json")
     shown = CliRunner().invoke(cli, ["top"])
@@ -136,6 +137,14 @@ def test_top_shows_what_is_left_and_what_was_killed(place: Path) -> None:
     for number in (1, 2, *range(4, 9)):
         (folder / f"{number}.json").unlink()
     assert CliRunner().invoke(cli, ["top"]).output == "No session runs here.\n"
+
+
+def test_top_shows_memory_by_kind(place: Path) -> None:
+    held = replace(MOMENT, in_memory=Traffic.of((3 << 20, 0, 6 << 20, 512 << 10, 0)))
+    shortened(REPORT, held).write(session_folder(make=True) / "1.json")
+    shown = CliRunner().invoke(cli, ["top", "--once"]).output
+    assert "of them" in shown
+    assert "parameter 3.00 MiB, optimizer state 6.00 MiB, activation 512 KiB" in " ".join(shown.split())
 
 
 KILLED = """
@@ -169,6 +178,9 @@ def test_a_killed_job_leaves_what_it_knew(place: Path) -> None:
     assert not goes_on(left.moment)
     assert str(script) in left.moment.command
     assert left.steps[-1].evicted_bytes.total > 0
+    assert left.moment.in_memory is not None
+    assert 0 < left.moment.in_memory.total <= left.moment.held_bytes
+    assert left.moment.in_memory.parameter > 0
     assert "unfinished" in run(EBBTIDE, "report", str(out)).stdout
 
 

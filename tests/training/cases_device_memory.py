@@ -849,7 +849,9 @@ def all_is_back_at_the_end() -> None:
 
 def a_storage_that_python_alone_has() -> None:
     with session():
-        storage = away(3).untyped_storage()
+        storage, shared = away(3).untyped_storage(), away(3).untyped_storage()
+        native.fill_storage(shared._cdata, 0x41)
+        assert shared[4 * NUMBERS - 1] == 0x41
     assert storage.cpu()[3] == 0x40
     assert storage[4 * NUMBERS - 1] == 0x40
 

@@ -12,7 +12,7 @@ from ebbtide.commands.examples import examples
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ebbtide.ir.run_report import RunReport
+    from ebbtide.ir.run_report import RunReport, Traffic
 
 _EVERY_S = 1.0
 _KILLED = 3  # so many of those that were killed are shown
@@ -86,9 +86,20 @@ def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableTy
         bar.add_row(f"  {moment.what:<18}", share, f"{format_bytes(moment.held_bytes)}{of}")
     else:
         bar.add_row(f"  {moment.what:<18}", f"{format_bytes(moment.held_bytes)}{of}")
+    if moment.in_memory is not None and moment.in_memory.total:
+        bar.add_row("  of them", Text(in_memory(moment.in_memory)))
     figures = "\n".join(render_summary(replace(report, moment=None, trouble="")).splitlines()[1:])
     title = Text(f"{moment.pid}  {moment.command}", "bold")
     return [title, Text(f"  {progress(report)}"), bar, Text(f"{folded(figures, columns)}\n")]
+
+
+def in_memory(kinds: "Traffic") -> str:
+    """Return what live tensors have in memory, by kind."""
+    from ebbtide.ir.run_report import KINDS
+    from ebbtide.units import format_bytes
+
+    held = zip(KINDS, kinds.by_kind(), strict=True)
+    return ", ".join(f"{kind.replace('_', ' ')} {format_bytes(nbytes)}" for kind, nbytes in held if nbytes)
 
 
 def progress(report: "RunReport") -> str:

@@ -48,7 +48,7 @@ def _check_counts(record: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes moved in one direction, rounded up to pages, by the kind of the storage."""
+    """Bytes that moved in one direction, or lie in memory, rounded up to pages, by the kind of the storage."""
 
     total: int
     parameter: int
@@ -209,7 +209,8 @@ class Moment:
     ``process_began`` is when its process began, in the kernel's ticks: a later one may have the same ``pid``.
     ``what`` is bounded ("process", "tensors", a device) and holds ``held_bytes``; ``budget_bytes`` 0 means no
     bound yet. ``running_s`` is the age of the open step. ``doing`` is what is done besides training, or "".
-    ``total_steps`` is null where the script has not told.
+    ``total_steps`` is null where the script has not told. ``in_memory`` is what live storages have in memory, or
+    on the device.
     """
 
     pid: int
@@ -222,6 +223,7 @@ class Moment:
     running_s: float
     doing: str
     total_steps: int | None = None
+    in_memory: Traffic | None = None
 
     def __post_init__(self) -> None:
         _check_counts(self, "pid", "process_began", "at_s", "held_bytes", "budget_bytes", "running_s", "total_steps")

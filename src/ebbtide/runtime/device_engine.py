@@ -23,7 +23,7 @@ from ebbtide.host import process
 from ebbtide.host.accelerator import HOST
 from ebbtide.in_front import Wrapper
 from ebbtide.ir import native
-from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode
+from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, Traffic
 from ebbtide.planning.planning import Planning
 from ebbtide.runtime.in_groups import cut_lists
 from ebbtide.runtime.kept import tensors_of
@@ -246,7 +246,8 @@ class DeviceEngine:
         plans = self._planning.plans if self._planning is not None else 0
         budget = counters["arena_limit_bytes"] if self._is_set else 0
         what, held = str(self._run.device), counters["reserved_bytes"]
-        return Observation(len(self._steps), self._steps.latest(), running_s, what, held, budget, planning, plans)
+        kinds = Traffic.of(counters["resident_bytes_by_kind"])
+        return Observation(len(self._steps), self._steps.latest(), running_s, what, held, budget, planning, plans, kinds)
 
     def keep(self, what: object) -> None:
         """Bring storages back and keep them on the device. Raises SettingError for a value without tensors."""

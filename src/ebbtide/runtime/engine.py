@@ -15,7 +15,7 @@ from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks, large
 from ebbtide.doors import foreign_views, tensors
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
-from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, by_reason
+from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, StepMode, Traffic, by_reason
 from ebbtide.planning.planning import Planning
 from ebbtide.runtime import faults
 from ebbtide.runtime.adopt import adopt_all, bytes_on_gpus
@@ -282,7 +282,8 @@ class Engine:
         running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         planning = self._planning.activity() if self._planning is not None else None
         plans = self._planning.plans if self._planning is not None else 0
-        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning, plans)
+        kinds = Traffic.of(counters["resident_bytes_by_kind"])
+        return Observation(steps, self._steps.latest(), running_s, what, held, budget, planning, plans, kinds)
 
     def limit_changed(self, there_bytes: int) -> None:
         """Follow what the process can have in all from now on. The thread that watches the machine calls it."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from ebbtide.ir.run_report import StepReport
+from ebbtide.ir.run_report import StepReport, Traffic
 from ebbtide.screen.notebook import Area, area_here
 from ebbtide.settings import ProgressMode
 from ebbtide.terminal import columns_of, folded_for_terminal, tell
@@ -67,6 +67,7 @@ class Observation:
     planning: Activity | None = None
     plans: int = 0
     """The number of plans so far."""
+    in_memory: Traffic | None = None
 
     def line(self, columns: int | None = None) -> str:
         """Write the line within ``columns``, if given. Planning and traffic give way first; the step, its memory and

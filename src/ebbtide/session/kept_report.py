@@ -126,6 +126,7 @@ def at_this_moment(seen: Observation, total_steps: int | None) -> Moment:
         running_s=seen.running_s,
         doing=seen.doing(),
         total_steps=None if total_steps is None or total_steps < 0 else total_steps,
+        in_memory=seen.in_memory,
     )
 
 
