@@ -256,8 +256,8 @@ void DeviceMemory::reached_unseen(c10::StorageImpl& storage) {
   BlockId id = known(&storage);
   if (id == kNoBlock || !blocks_[id].is_absent()) return;
   places_[id].is_guarded = true;  // PyTorch keeps the call
-  TORCH_CHECK(false, "ebbtide: a tensor cannot come back to ", device_.str(), " here: ",
-              in_child_ ? "a forked child has no part in its parent's device" : counters_.message);
+  TORCH_CHECK(false, "ebbtide: a tensor cannot come back to ", device_.str(),
+              " here: ", in_child_ ? "a forked child has no part in its parent's device" : counters_.message);
 }
 
 bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {

@@ -247,7 +247,9 @@ class DeviceEngine:
         budget = counters["arena_limit_bytes"] if self._is_set else 0
         what, held = str(self._run.device), counters["reserved_bytes"]
         kinds = Traffic.of(counters["resident_bytes_by_kind"])
-        return Observation(len(self._steps), self._steps.latest(), running_s, what, held, budget, planning, plans, kinds)
+        return Observation(
+            len(self._steps), self._steps.latest(), running_s, what, held, budget, planning, plans, kinds
+        )
 
     def keep(self, what: object) -> None:
         """Bring storages back and keep them on the device. Raises SettingError for a value without tensors."""
