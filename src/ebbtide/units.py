@@ -78,10 +78,19 @@ def parse_fraction(text: str) -> float:
     return fraction
 
 
+def _is_budget(text: str) -> bool:
+    try:
+        return bool(parse_budget(text.strip()))
+    except ValueError:
+        return False
+
+
 def parse_budget(text: "str | int | Budget") -> Budget:
     """Parse a budget. A size bounds the process, a percentage the tensors. An obvious slip of the pen is refused."""
     if isinstance(text, Budget):
         return text
+    if isinstance(text, str) and "," in text and all(map(_is_budget, text.split(","))):
+        raise ValueError(f"{text!r} names several budgets: name one")
     if isinstance(text, str) and "%" in text:
         return Budget(fraction=parse_fraction(text))
     try:

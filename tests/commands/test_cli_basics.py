@@ -64,6 +64,14 @@ def test_help_names_every_option() -> None:
     [
         (["run", "--fast", "lots", "x.py"], {}, "'lots' is not a budget"),
         (["run", "--fast", "1GiB", "missing.py"], {}, "cannot open missing.py: No such file"),
+        (["estimate", "missing.py"], {}, "cannot open missing.py: No such file"),
+        (["run", "python", "x.py"], {}, "cannot open python: No such file or directory: leave out `python`, as in"),
+        (["run", "python3", "-u", "x.py", "-e"], {}, "`ebbtide run x.py -e`"),
+        (["run", sys.executable, "-m", "x"], {}, "is no Python script: leave out"),
+        (["run", "--fast", "25%", "t.sh"], {}, "t.sh is a shell script: name the Python script that it starts"),
+        (["run", "--fast", "8GB,25%", "x.py"], {}, "'8GB,25%' names several budgets: name one"),
+        (["estimate", "--device", "cuda", "x.py"], {}, "`ebbtide machines` lists them"),
+        (["report", "t.sh"], {}, "t.sh is neither a report nor a trace, plan or timeline of Ebbtide's"),
         (["run", "--fast", "1GiB", "-m", "missing_module"], {}, "no module named missing_module"),
         (["run", "--fast", "1GiB", "-m", "missing_package.inner"], {}, "no module named missing_package"),
         (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
@@ -77,6 +85,7 @@ def test_help_names_every_option() -> None:
 def test_what_cannot_be_done_is_one_clear_error(
     arguments: list[str], environment: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "t.sh").write_text("exec python train.py\n")
     done = forked(*arguments, cwd=tmp_path, **environment)
     assert done.returncode == 2
     assert complaint in done.stderr

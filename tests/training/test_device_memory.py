@@ -264,6 +264,8 @@ def test_threads_train_at_once() -> None:
         (["--device", "cuda:7"], "PyTorch has no device cuda:7 here"),
         (["--device", "auto"], "PyTorch sees no accelerator here"),
         (["--device", "cpu"], "leave --device out"),
+        (["--device", "cuda"], "here (no accelerator): leave out --device, or try `ebbtide estimate --device cuda"),
+        (["--device", "gpu"], "'gpu' is no device of PyTorch's (did you mean cuda?); accepted"),
         (["--device", "toaster"], "is no device of PyTorch's"),
         (["--device", "cuda", "--spill", "/nowhere"], "PyTorch has no device cuda here"),
         (["--device", "cuda", "--tier", "compressed:1MiB"], "--tier does not go with --device yet"),

@@ -60,6 +60,7 @@ def estimate(
     from ebbtide.estimate.text import COLUMNS, LEAST_WANTED_FIRST, ON_DEVICE, ending, heading, lines, to_figures
     from ebbtide.machines import find_machine
     from ebbtide.pipeline.reading import this_machine
+    from ebbtide.session.launch import require_script
     from ebbtide.settings import Settings
     from ebbtide.terminal import folded_for_terminal
     from ebbtide.units import parse_fraction
@@ -67,12 +68,15 @@ def estimate(
     refuse_misplaced_options(program, ("--machine", "--json"))
     device = device or Settings.from_environment().device
     if device is not None and machine is None:
-        raise click.UsageError(f"a step's times on {device} are not known: name its --machine, such as h100")
+        raise click.UsageError(
+            f"a step's times on {device} are not known: name its --machine, such as h100; `ebbtide machines` lists them"
+        )
     try:
         small_cost = 1 + parse_fraction(within)
     except ValueError as error:
         raise click.UsageError(f"--within {within} is not a percentage, such as 25%.") from error
     tell_misplaced_options(program)
+    require_script(program)
     on = this_machine(computes=True) if machine is None else find_machine(machine)
     with working(PARTS) as begin:
         found = estimate_script(program, on, seconds if machine is None else None, begin, small_cost, device)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from ebbtide.errors import ReportError
     from ebbtide.ir.run_report import RunReport
 
 
@@ -51,6 +52,8 @@ def read_run(path: Path) -> "RunReport":
     from ebbtide.ir.run_report import RunReport
 
     text = text_of(path)
+    if not text.lstrip().startswith("{"):
+        raise _neither(path)
     try:
         return RunReport.from_json(text)
     except ReportError as error:
@@ -59,12 +62,16 @@ def read_run(path: Path) -> "RunReport":
 
 def text_of(path: Path) -> str:
     """Read a text. Raises ReportError for a file that is none."""
-    from ebbtide.errors import ReportError
-
     try:
         return path.read_text()
     except UnicodeDecodeError as error:
-        raise ReportError(f"{path} is neither a report nor a trace, plan or timeline of Ebbtide's") from error
+        raise _neither(path) from error
+
+
+def _neither(path: Path) -> "ReportError":
+    from ebbtide.errors import ReportError
+
+    return ReportError(f"{path} is neither a report nor a trace, plan or timeline of Ebbtide's")
 
 
 def _of_ranks(path: Path) -> list[Path]:

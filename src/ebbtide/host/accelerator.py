@@ -2,7 +2,8 @@
 
 import torch
 
-from ebbtide.errors import PlatformError, SettingError
+from ebbtide.errors import PlatformError, SettingError, did_you_mean
+from ebbtide.units import option
 
 HOST = "host"
 """The tier of pinned memory, as machines and reports name it."""
@@ -20,11 +21,17 @@ def device_named(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise SettingError(f"{name!r:.40} is no device of PyTorch's; accepted: cuda, cuda:1, or auto") from None
+        meant = " (did you mean cuda?)" if name.lower().startswith("gpu") else did_you_mean(name, ("cuda", "auto"))
+        raise SettingError(f"{name!r:.40} is no device of PyTorch's{meant}; accepted: cuda, cuda:1, or auto") from None
     if device.type == "cpu":
         raise SettingError("the CPU's memory is bounded without a device: leave --device out")
-    if here is None or device.type != here.type or (device.index or 0) >= torch.accelerator.device_count():
-        raise SettingError(f"PyTorch has no device {name} here ({here.type if here is not None else 'no accelerator'})")
+    if here is None:
+        raise SettingError(
+            f"PyTorch has no device {name} here (no accelerator): leave out {option('device')}, or try `ebbtide "
+            "estimate --device cuda --machine h100`"
+        )
+    if device.type != here.type or (device.index or 0) >= torch.accelerator.device_count():
+        raise SettingError(f"PyTorch has no device {name} here ({here.type})")
     return torch.device(device.type, device.index or 0)
 
 

@@ -8,6 +8,8 @@ as the script.
 import atexit
 import io
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
+from itertools import dropwhile
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -26,6 +29,7 @@ from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
 
+_EXECUTABLE = b"\x7fELF"
 _NOT_BOUNDED = "the run was not bounded as asked"
 
 
@@ -196,13 +200,37 @@ def _below_launcher(trace: TracebackType | None, code: CodeType) -> TracebackTyp
     return below or trace
 
 
-def _find_script(path: str, arguments: Sequence[str]) -> Program:
-    full = os.path.abspath(path)
+def require_script(command: Sequence[str]) -> None:
+    """Raise the SettingError of ``find_program`` where a script cannot be read. A module is not looked for."""
+    if not command[0].startswith("-m"):
+        _read_script(command[0], command[1:])
+
+
+def _read_script(path: str, arguments: Sequence[str]) -> bytes:
+    """Read it. Raises SettingError where it cannot be read, or is no script of Python's."""
     try:
-        with io.open_code(full) as file:
+        with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except OSError as error:
-        raise SettingError(f"cannot open {path}: {error.strerror}") from error
+        raise SettingError(f"cannot open {path}: {error.strerror}{_without_python(path, arguments)}") from error
+    if source.startswith(_EXECUTABLE):
+        raise SettingError(f"{path} is no Python script{_without_python(path, arguments)}")
+    if path.endswith(".sh"):
+        raise SettingError(f"{path} is a shell script: name the Python script that it starts")
+    return source
+
+
+def _without_python(path: str, arguments: Sequence[str]) -> str:
+    """Say how the command goes on where Python's own name stands before the script; else return ""."""
+    if not re.fullmatch(r"python[0-9.]*", os.path.basename(path)):
+        return ""
+    own = dropwhile(lambda option: option.startswith("-") and not option.startswith("-m"), arguments)
+    return f": leave out `{path}`, as in `{shlex.join(['ebbtide', 'run', *own])}`"
+
+
+def _find_script(path: str, arguments: Sequence[str]) -> Program:
+    full = os.path.abspath(path)
+    source = _read_script(path, arguments)
     _lead_path(os.path.dirname(os.path.realpath(full)))
     module = ModuleType("__main__")
     module.__dict__.update(__file__=full, __cached__=None, __loader__=SourceFileLoader("__main__", full))
