@@ -57,7 +57,8 @@ class BudgetError(EbbtideError):
 
     ``operator`` is the operation with the largest operands, and ``operator_bytes`` their bytes, rounded up to pages.
     ``operator`` is "" when what the process holds outside tensors leaves no room at all. ``advice`` says what makes the
-    need itself smaller, or is "".
+    need itself smaller, or is "". ``plain_bytes``: the script takes about that without Ebbtide, which is less than
+    a budget that works; 0 where it takes more, or nobody knows.
 
     Where memory is too small even for a first step, ``minimum_fast`` is "" and ``minimum_bytes`` only a lower bound.
     Only that step shows what the operations need on top.
@@ -73,17 +74,22 @@ class BudgetError(EbbtideError):
         budget_bytes: int,
         minimum_fast: str,
         advice: str = "",
+        plain_bytes: int = 0,
     ) -> None:
-        super().__init__(minimum_bytes, operator, operator_bytes, budget_bytes, minimum_fast, advice)
+        super().__init__(minimum_bytes, operator, operator_bytes, budget_bytes, minimum_fast, advice, plain_bytes)
         self.minimum_bytes = minimum_bytes
         self.operator = operator
         self.operator_bytes = operator_bytes
         self.budget_bytes = budget_bytes
         self.minimum_fast = minimum_fast
         self.advice = advice
+        self.plain_bytes = plain_bytes
 
     def __str__(self) -> str:
         refused = f"a budget of {format_bytes(self.budget_bytes)} is too small"
+        if self.plain_bytes:
+            plain = format_bytes(self.plain_bytes)
+            return f"{refused}. Without Ebbtide the script takes about {plain}: run it as it is."
         outside = "the process holds more outside the tensors that can be moved"
         use = f"use {option('fast', self.minimum_fast)}" + (" or more" if self.minimum_fast != "100%" else "")
         advice = f" {self.advice}" if self.advice else ""

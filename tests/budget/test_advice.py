@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.budget.bounds import Need, arena_too_small, process_too_small
+from ebbtide.budget.too_large import StepTooLargeError
 from ebbtide.errors import BudgetError
 from ebbtide.host.process import MemoryLimit
 from ebbtide.runtime.kept import Kept
@@ -76,8 +77,11 @@ def test_kept_bytes_are_of_what_is_pinned_and_alive(monkeypatch: pytest.MonkeyPa
 
 def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
     small = replace(NEED, nbytes=2 * MIB, peak_bytes=24 * MIB)
-    assert "Without Ebbtide the script takes about 324 MiB: run it as it is." in str(
-        process_too_small(200 * MIB, 300 * MIB, small, planning_bytes=24 * MIB)
-    )
+    error = process_too_small(200 * MIB, 300 * MIB, small, planning_bytes=24 * MIB)
+    said = "a budget of 200 MiB is too small. Without Ebbtide the script takes about 324 MiB: run it as it is."
+    assert str(error) == str(StepTooLargeError(*error.args)).partition(" (PyTorch")[0] == said
+    narrow = process_too_small(200 * MIB, 300 * MIB, small, 24 * MIB, MemoryLimit(250 * MIB, "this container"))
+    assert "that limit must be raised first" in str(narrow)
+    assert "Without Ebbtide" not in str(narrow)
     for need in (replace(small, peak_bytes=200 * MIB), replace(small, peak_bytes=0)):
         assert "Without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))

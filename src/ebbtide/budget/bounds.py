@@ -140,8 +140,9 @@ def process_too_small(
     """
     known = need or need_of({})
     minimum = smallest_process(rest_bytes, known.nbytes, planning_bytes)
-    advice = _join(_advice(known), _limit_advice(minimum, limit), _plain_advice(minimum, rest_bytes, known))
-    return _too_small(minimum, known, process_bytes, f"{minimum // MIB}MiB" if need is not None else "", advice)
+    advice = _join(_advice(known), _limit_advice(minimum, limit))
+    fast = f"{minimum // MIB}MiB" if need is not None else ""
+    return _too_small(minimum, known, process_bytes, fast, advice, _plain_bytes(minimum, rest_bytes, known, limit))
 
 
 def arena_too_small(
@@ -188,8 +189,10 @@ def arena_within(process_bytes: int, rest_bytes: int) -> int:
     return max(process_bytes - process_bytes // _MARGIN_PART - _MARGIN_BYTES - rest_bytes, 0)
 
 
-def _too_small(minimum: int, need: Need, budget_bytes: int, fast: str, advice: str) -> BudgetError:
-    return BudgetError(minimum, need.operator, need.operand_bytes, budget_bytes, fast, advice)
+def _too_small(
+    minimum: int, need: Need, budget_bytes: int, fast: str, advice: str, plain_bytes: int = 0
+) -> BudgetError:
+    return BudgetError(minimum, need.operator, need.operand_bytes, budget_bytes, fast, advice, plain_bytes)
 
 
 def _join(*sentences: str) -> str:
@@ -203,12 +206,11 @@ def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
     return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
 
 
-def _plain_advice(minimum: int, rest_bytes: int, need: Need) -> str:
-    """Advise to run without Ebbtide where a step takes less than it does with it; else ""."""
+def _plain_bytes(minimum: int, rest_bytes: int, need: Need, limit: MemoryLimit | None) -> int:
+    """Return what the script takes without Ebbtide, where that is less than it does with it and is there; else 0."""
     plain = rest_bytes + need.peak_bytes
-    if not need.peak_bytes or minimum < plain:
-        return ""
-    return f"Without Ebbtide the script takes about {format_bytes(plain)}: run it as it is."
+    is_there = limit is None or plain <= usable_bytes(limit)
+    return plain if need.peak_bytes and plain <= minimum and is_there else 0
 
 
 def _advice(need: Need) -> str:

@@ -59,7 +59,9 @@ def ending(found: Estimated, program: Sequence[str]) -> str:
         run = f"ebbtide run --device {device}{fast} {shlex.join(program)}"
         return f"{said}\nNo budget fits that machine." if row is None else f"{said}\n\n{run}"
     wears = made.rows[0].wears_bytes / _TB if made.rows else 0
-    said = f"\nSimulated on {found.machine.name}, training day and night on an SSD that bears {wears:,.0f} TB of writes."
+    said = (
+        f"\nSimulated on {found.machine.name}, training day and night on an SSD that bears {wears:,.0f} TB of writes."
+    )
     if row is None:
         return f"{said}\nNo budget fits this machine."
     if row.step_ns is None:
