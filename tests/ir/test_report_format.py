@@ -78,8 +78,17 @@ def test_steps_far_off_their_forecast_are_remarked_on() -> None:
         plan = replace(PLAN, predicted_s=predicted_s)
         text = render_summary(replace(REPORT, plan=plan, steps=(STEP, replace(STEP, mode=StepMode.PLANNED))))
         assert ("off the forecast" in text) is bool(times)
-        assert f"steps took {times} times as long as it says" in text or not times
+        assert f"planned steps took 2.00 s (median), {times} times the forecast" in text or not times
     assert "off the forecast" not in render_summary(replace(REPORT, plan=replace(PLAN, predicted_s=1.0)))
+
+
+def test_steps_that_took_twice_their_forecast_are_not_called_as_fast_as_plain_pytorch() -> None:
+    planned = replace(STEP, mode=StepMode.PLANNED, stall_s=Stall(0.0, 0.0, 0.0))  # it takes 2 s
+    for predicted_s, as_fast in ((1.0, True), (0.9, False)):
+        run = replace(REPORT, plan=replace(PLAN, predicted_s=predicted_s), steps=(planned,))
+        assert ("about as fast as plain PyTorch" in render_headline(run)) is as_fast
+        slower = replace(run, steps=(replace(planned, stall_s=STEP.stall_s),))
+        assert "about 1.2 times its time" in render_headline(slower)
 
 
 def test_a_device_s_run_says_whose_memory_it_was() -> None:
@@ -240,7 +249,7 @@ def test_a_budget_that_was_kept_and_shows_little_says_so() -> None:
         assert line not in render_summary(unmoved)
     still = replace(unmoved, steps=(replace(idle, stall_s=Stall(0.0, 0.0, 0.0)),))
     assert "waited" not in render_summary(still)
-    assert "about plain PyTorch's time" in render_summary(replace(still, unbounded_peak_bytes=690 << 20))
+    assert "about as fast as plain PyTorch" in render_summary(replace(still, unbounded_peak_bytes=690 << 20))
     for moved in (replace(unmoved, written_bytes=1), replace(unmoved, left_out_steps=3), REPORT):
         assert "within budget" in render_headline(moved)
         assert "had to move" not in render_headline(moved)
@@ -248,7 +257,7 @@ def test_a_budget_that_was_kept_and_shows_little_says_so() -> None:
     trained = "34.1 M parameters trained for 2 steps in 0.98 GiB"
     never = f"Ebbtide: BUDGET NEVER IN FORCE (no step ran under it), {trained}; "
     assert render_headline(before).startswith(never)
-    for none in ("its time", "within budget"):
+    for none in ("its time", "as fast", "within budget"):
         assert none not in render_headline(before)
     for steps in ((first, idle), ()):
         assert "NEVER" not in render_headline(replace(before, steps=steps))

@@ -332,7 +332,7 @@ def test_a_new_plan_that_is_forecast_slower_than_the_last_says_why(
     steps(made, 2)
     assert [text.partition("written")[2] for text in said if "steps follow" in text] == [
         "",
-        "; the last one's was 100 ms, before its steps were measured",
+        "; the old plan's forecast of 100 ms was too low",
     ]
 
 

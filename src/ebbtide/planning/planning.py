@@ -386,7 +386,7 @@ class Planning:
         forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
         was, why = self._replaced, ""
         if was is not None and report.predicted_s > was.predicted_s:
-            why = f"; the last one's was {format_time(was.predicted_s)}, before its steps were measured"
+            why = f"; the old plan's forecast of {format_time(was.predicted_s)} was too low"
         self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}{why}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:

@@ -11,13 +11,15 @@ from statistics import mean
 
 from ebbtide.ir.run_report import RunReport, StepMode
 from ebbtide.report.ranks import WITHIN_BUDGET, no_step_under_it, verdict
-from ebbtide.report.typical_steps import typical_steps
+from ebbtide.report.typical_steps import planned_step_s, typical_steps
 from ebbtide.units import format_bytes, format_count
 
 _WORTH_SAYING = 1.05
 """Plain PyTorch's memory is said if it is so many times what the run took."""
 _SLOWER = 1.05
 """Steps that take fewer times as long are as fast, by an estimate."""
+_FAR_SLOWER = 2
+"""Of steps that take more than so many times their forecast, nobody knows whether they are as fast."""
 _DAY_S = 24 * 3600
 _TB, _GB = 10**12, 10**9
 
@@ -74,10 +76,18 @@ def _plain(report: RunReport) -> str:
     said = []
     if plain is not None and plain > _WORTH_SAYING * took:
         said.append(f"plain PyTorch takes at least {format_bytes(plain)}")
-    if times is not None:
-        often, whose = "" if times < _SLOWER else f"{times:.1f} times ", "its" if said else "plain PyTorch's"
-        said.append(f"about {often}{whose} time")
+    if times is not None and times >= _SLOWER:
+        whose = "its" if said else "plain PyTorch's"
+        said.append(f"about {times:.1f} times {whose} time")
+    elif times is not None and not _slower_than_forecast(report):
+        said.append("about as fast as plain PyTorch")
     return "; ".join(said)
+
+
+def _slower_than_forecast(report: RunReport) -> bool:
+    """Say whether planned steps took so long that copies may have slowed operators down."""
+    planned_s = planned_step_s(report)
+    return planned_s is not None and report.plan is not None and planned_s > _FAR_SLOWER * report.plan.predicted_s
 
 
 def _written(report: RunReport) -> str:

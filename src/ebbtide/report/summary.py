@@ -3,11 +3,11 @@ but for a plan's, which are expected."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from statistics import mean, median
+from statistics import mean
 
 from ebbtide.ir.run_report import KINDS, PlanReport, RunReport, StepMode, StepReport, TierReport, Traffic
 from ebbtide.report.headline import headline, higher_before, process_peak_bytes
-from ebbtide.report.typical_steps import median_step_s, typical_steps, typical_steps_named
+from ebbtide.report.typical_steps import median_step_s, planned_step_s, typical_steps, typical_steps_named
 from ebbtide.terminal import SUMMARY_TEXT
 from ebbtide.units import format_bytes, format_time
 
@@ -47,8 +47,7 @@ def render_summary(report: RunReport) -> str:
         came_last = (report.plan.taken_up_after or 0) >= len(report.steps) + report.left_out_steps
         lines.append(_line("plan", _plan(report.plan, came_last)))
         lines += _forecast(report.plan)
-        if not came_last:
-            lines += _off_forecast(report.plan, [step.wall_s for step in steps if step.mode is StepMode.PLANNED])
+        lines += _off_forecast(report.plan, planned_step_s(report))
     if steps:
         lines += _moved(steps)
         if made_anew := mean(step.made_anew_bytes for step in steps):
@@ -148,11 +147,10 @@ def _forecast(plan: PlanReport) -> Iterable[str]:
         yield _line(f"  {link.name}", f"{foreseen:>23}{copied(link.measured_bytes, link.measured_busy_s):>24}")
 
 
-def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
+def _off_forecast(plan: PlanReport, planned_s: float | None) -> Iterable[str]:
     """Say that the forecast was missed by half, whichever way."""
-    if not planned_s or (ratio := plan.missed_by(median(planned_s))) is None:
+    if planned_s is None or (ratio := plan.missed_by(planned_s)) is None:
         return
-    typical, one_above = format_time(median(planned_s)), "; above is one of them" if plan.links else ""
     slower = (
         "the machine does other work, or memory and disk are slower than they were when they were measured; `ebbtide "
         "doctor` looks at both"
@@ -160,7 +158,7 @@ def _off_forecast(plan: PlanReport, planned_s: list[float]) -> Iterable[str]:
     faster = "the recorded step or the measured machine was slower, so another plan may be better"
     yield _line(
         "off the forecast",
-        f"planned steps took {ratio:.1f} times as long as it says, {typical} (median{one_above}): "
+        f"planned steps took {format_time(planned_s)} (median), {ratio:.1f} times the forecast: "
         f"{slower if ratio > 1 else faster}",
     )
 
