@@ -125,7 +125,7 @@ def test_top_shows_what_is_left_and_what_was_killed(place: Path) -> None:
     running, killed = shown.output.split("gone.py")
     assert "was killed" in killed
     assert "2.json" in killed
-    assert "step 100 of 1000, 2.00 s each, 30 min 00 s left" in running  # 900 of the only typical step
+    assert "step 100 of 1000, 2.00 s each, 30 min 00 s left; within budget" in running  # 900 of the only typical step
     assert "900 MiB of 1.00 GiB" in running
     assert "moved a step" in running
     assert "of them" not in running
@@ -133,7 +133,8 @@ def test_top_shows_what_is_left_and_what_was_killed(place: Path) -> None:
         shortened(REPORT, gone).write(folder / f"{number}.json")
     shown = CliRunner().invoke(cli, ["top"])
     assert shown.output.count("was killed") == 3
-    assert "3 more were killed" in shown.output
+    assert "6 sessions were killed, and the last 3 are shown" in " ".join(shown.output.split())
+    assert f"{folder}: remove them, or a session" in " ".join(shown.output.split())
     for number in (1, 2, *range(4, 9)):
         (folder / f"{number}.json").unlink()
     assert CliRunner().invoke(cli, ["top"]).output == "No session runs here.\n"

@@ -59,7 +59,13 @@ def _shown(columns: int) -> "RenderableType":
     shown = [*reversed(run), *killed[: -_KILLED - 1 : -1]]  # the youngest first
     parts = [part for path, report in shown for part in _session(str(path), report, columns)]
     if len(killed) > _KILLED:
-        parts.append(Text(f"{len(killed) - _KILLED} more were killed; see {found[0][0].parent}", "red"))
+        parts.append(
+            Text(
+                f"{len(killed)} sessions were killed, and the last {_KILLED} are shown. Their files are in "
+                f"{found[0][0].parent}: remove them, or a session that begins a day later does",
+                "red",
+            )
+        )
     return Group(*parts)
 
 
@@ -68,6 +74,7 @@ def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableTy
     from rich.table import Table
     from rich.text import Text
 
+    from ebbtide.report.ranks import verdict
     from ebbtide.report.summary import render_summary
     from ebbtide.session.kept_report import goes_on
     from ebbtide.terminal import folded
@@ -90,7 +97,7 @@ def _session(path: str, report: "RunReport", columns: int) -> "list[RenderableTy
         bar.add_row("  of them", Text(in_memory(moment.in_memory)))
     figures = "\n".join(render_summary(replace(report, moment=None, trouble="")).splitlines()[1:])
     title = Text(f"{moment.pid}  {moment.command}", "bold")
-    return [title, Text(f"  {progress(report)}"), bar, Text(f"{folded(figures, columns)}\n")]
+    return [title, Text(f"  {progress(report)}; {verdict(report)}"), bar, Text(f"{folded(figures, columns)}\n")]
 
 
 def in_memory(kinds: "Traffic") -> str:
