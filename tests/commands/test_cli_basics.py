@@ -1,6 +1,7 @@
 """The command where it needs no native code, and how it runs a script: faithfully, in this process."""
 
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -28,8 +29,6 @@ DISABLED = {"EBBTIDE_DISABLE": "1"}
 
 
 def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("EBBTIDE_")}
     command = [sys.executable, "-m", "ebbtide", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=inherited | environment, check=False)
@@ -391,6 +390,31 @@ def test_ctrl_c_ends_a_command_amid_a_call_that_hears_of_no_signal(command: str,
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == "ebbtide: interrupted\n"
     assert child.returncode == 130
+
+
+WAITS = """
+    import os, pathlib, sys, time
+    pathlib.Path("made.bin").write_bytes(bytes(1000))
+    print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("command", [["verify"], ["estimate", "--machine", "h100"]])
+def test_sigterm_ends_a_commands_child_and_removes_its_files(command: list[str], tmp_path: Path) -> None:
+    train, told, held = script(tmp_path / "project", WAITS), tmp_path / "told", tmp_path / "held"
+    held.mkdir()
+    os.mkfifo(told)
+    words = [sys.executable, "-m", "ebbtide", *command, train, str(told)]
+    env = os.environ | {"TMPDIR": str(held), "EBBTIDE_SPILL": "/var/tmp"}
+    began = subprocess.Popen(words, cwd=tmp_path / "project", env=env, stderr=subprocess.DEVNULL)
+    child = int(told.read_text())
+    assert list(held.glob("ebbtide-*")) != []
+    began.send_signal(signal.SIGTERM)
+    assert began.wait(60) == 143
+    assert list(held.glob("ebbtide-*")) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 def test_a_plan_alone_asks_for_all_that_its_page_takes(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def estimate(
     The script runs on fake tensors until its second step has ended. Whatever else it does until then, it does: it reads
     its data, and writes its files.
     """
+    from ebbtide.commands.interrupts import ended_by_sigterm
     from ebbtide.commands.tables import show_fitting
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
@@ -78,7 +79,7 @@ def estimate(
     tell_misplaced_options(program)
     require_script(program)
     on = this_machine(computes=True) if machine is None else find_machine(machine)
-    with working(PARTS) as begin:
+    with ended_by_sigterm(), working(PARTS) as begin:
         found = estimate_script(program, on, seconds if machine is None else None, begin, small_cost, device)
     if as_json:
         print_json(to_figures(found, program))

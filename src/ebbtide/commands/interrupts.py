@@ -1,15 +1,37 @@
-"""Lets Ctrl-C end the process even within a call that hears no signal before it returns, such as a solver's."""
+"""Lets Ctrl-C end the process even within a call that hears no signal before it returns, such as a solver's; and lets
+SIGTERM end a block that has something to clean up."""
 
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from ebbtide.errors import INTERRUPTED
 
 _PATIENCE_S = 0.5
 """The block has this long to end by itself, of KeyboardInterrupt."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end this block as an exception does, so that it ends its child and removes its files. A handler that
+    is there stays."""
+    ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break off the cleaning
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def verify(
     in `ebbtide verify train.py --output {out}`; then the script runs where it is. A few steps are enough: let the
     script make ten or so.
     """
+    from ebbtide.commands.interrupts import ended_by_sigterm
     from ebbtide.commands.working import working
     from ebbtide.settings import KNOBS, PREFIX, Settings
     from ebbtide.terminal import folded_for_terminal
@@ -92,7 +93,7 @@ def verify(
     variables = {knob.field: name.removeprefix(PREFIX) for name, knob in KNOBS.items()}
     named = (("FAST", fast), ("SPILL", os.pathsep.join(spill)), *((variables[key], of) for key, of in wishes.items()))
     options = {name: value for name, value in named if value}
-    with working(RUNS) as work:
+    with ended_by_sigterm(), working(RUNS) as work:
         verdict = verify_script(program, options, keep, work, lambda text: work.say(f"ebbtide: {text}"))
     if as_json:
         click.echo(to_json(verdict))
