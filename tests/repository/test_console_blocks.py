@@ -23,7 +23,7 @@ SKIPPED = {  # the beginning of a command: why it does not run here
     "source .venv": "the tests run in that environment",
     "pip install .": "compiles for minutes; `make install` has done it",
     "make demo": "installs packages and trains for minutes",
-    "make site": "installs packages; test_site.py builds it",
+    "make test": "runs this test, too",
     "ebbtide probe --kernels": "measures for ten minutes; tests of the probe run it for less",
 }
 GUIDE = re.findall(r"^\| [^|]+ \| `(ebbtide [^`]+)`", (ROOT / "docs" / "guide.md").read_text(), re.M)
