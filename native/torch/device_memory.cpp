@@ -2,7 +2,11 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -23,9 +27,8 @@ DeviceMemory* memory = nullptr;
 
 }  // namespace
 
-// PyTorch calls it before the first access that may write to a storage which is away, whose host copy is trusted, or which has to
-// do with a recipe; from whichever thread. It forgets the call afterwards. An operator may write to what its schema says it reads, or
-// only ask in that way.
+// PyTorch calls it before the first access that may write to a storage, from whichever thread. It forgets the call afterwards. An
+// operator may write to what its schema says it reads, or only ask in that way.
 void is_reached_unseen(c10::StorageImpl* storage) { memory->reached_unseen(*storage); }
 
 DeviceMemory* the_device_memory() { return memory; }
@@ -152,6 +155,7 @@ BlockId DeviceMemory::find_or_add(c10::StorageImpl& storage) {
   step_live_peak_ = std::max(step_live_peak_, live_);
   largest_birth_now_ = std::max(largest_birth_now_, b.paged_bytes);
   this_stack().unseen.push_back({id, b.generation});
+  call_me(id, storage);
   return id;
 }
 
@@ -216,16 +220,19 @@ void DeviceMemory::sweep(bool all) {
   }
 }
 
-// Where it may be reached while it is away, its host copy is trusted, or a recipe made it or reads it.
+// As long as it may move, and while it is away.
 void DeviceMemory::call_me(BlockId id, c10::StorageImpl& storage) {
-  const Block& b = blocks_[id];
-  if (b.state == State::Dirty && b.recipe == 0 && b.guards == 0) return;
-  call_before_write(storage, &is_reached_unseen);
-  places_[id].is_guarded = true;
+  bool wanted = !suspended_ || blocks_[id].is_absent();
+  if (wanted == places_[id].is_guarded) return;
+  if (wanted) {
+    places_[id].is_guarded = call_before_write(storage, &is_reached_unseen);
+  } else {
+    call_me_no_more(id, storage);
+  }
 }
 
 void DeviceMemory::call_me_no_more(BlockId id, c10::StorageImpl& storage) {
-  if (std::exchange(places_[id].is_guarded, false)) call_before_write(storage, nullptr);
+  if (std::exchange(places_[id].is_guarded, false)) call_no_more(storage);
 }
 
 void DeviceMemory::written(BlockId id) {
@@ -234,35 +241,54 @@ void DeviceMemory::written(BlockId id) {
   host_.drop(places_[id].host);
 }
 
-// Who calls no operator gets the contents, and may keep the address.
+// Who calls no operator gets the contents, and may keep the address. An operator of PyTorch's was looked at before [prepare_for].
 void DeviceMemory::reached_unseen(c10::StorageImpl& storage) {
+  TORCH_CHECK(!in_child_, "ebbtide: a forked child has no part in its parent's ", device_.str());
   Strong kept = Strong::reclaim_copy(&storage);  // while no lock is held: Python may be the only one that has it
+  // Whoever has our lock may need Python's, in order to give a storage up.
+  std::optional<pybind11::gil_scoped_release> without_gil;
+  const bool has_gil = PyGILState_Check() != 0;  // no kernel of PyTorch's has: it is a hook's code, say
+  if (has_gil) without_gil.emplace();
   {
     Lock lock(mutex_);
     BlockId id = known(&storage);
     if (id == kNoBlock) return;
     const Block& b = blocks_[id];
-    if (b.state == State::Absent && !in_child_ && start_back(id, true)) arrive(id, copies_.current());
+    if (b.state == State::Absent) start_back(id, true);
+    if (!b.is_absent()) arrive(id, copies_.current());
     written(id);
-    places_[id].is_guarded = false;
-    if (b.pins != 0 && !b.is_absent()) return;  // its operator was looked at before [prepare_for]
+    if (!b.is_absent() && !has_gil && is_operand(id)) {
+      places_[id].is_guarded = false;
+      return;
+    }
     places_[id].is_pinned = true;
-    if (b.recipe == 0 && b.guards == 0 && !b.is_absent()) return;
   }
   bool before = std::exchange(leaves_references, true);
-  if (!in_child_) give_away(&storage);
+  bool is_given = !any_recipes() || give_away(&storage);
   leaves_references = before;
   Lock lock(mutex_);
   BlockId id = known(&storage);
-  if (id == kNoBlock || !blocks_[id].is_absent()) return;
-  places_[id].is_guarded = true;  // PyTorch keeps the call
-  TORCH_CHECK(false, "ebbtide: a tensor cannot come back to ", device_.str(),
-              " here: ", in_child_ ? "a forked child has no part in its parent's device" : counters_.message);
+  if (id == kNoBlock) return;
+  TORCH_CHECK_WITH(OutOfMemoryError, is_given && !blocks_[id].is_absent(), "ebbtide: a tensor cannot be reached on ",
+                   device_.str(), ": ", counters_.message);
+  arrive(id, copies_.current());  // which may not be the stream that made it
+  places_[id].is_guarded = false;  // last: operators that made contents anew said otherwise
+}
+
+// Of the operator of PyTorch's that this thread is in.
+bool DeviceMemory::is_operand(BlockId id) {
+  const Stack& mine = this_stack();
+  if (mine.operators.empty() || !mine.operators.back().is_pytorchs) return false;
+  return std::any_of(mine.pins.begin() + static_cast<std::ptrdiff_t>(mine.operators.back().first_pin), mine.pins.end(),
+                     [id](const OperatorPin& pin) { return pin.id == id; });
 }
 
 bool DeviceMemory::pin(c10::StorageImpl& storage, bool for_good) {
   if (in_child_ || storage.device() != device_) return true;
-  if (any_recipes()) give_away(&storage);
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, !any_recipes() || give_away(&storage), "ebbtide: ", device_.str(),
+      " is out of memory: what is made of a tensor whose address is asked for cannot be made before, and nothing else "
+      "can leave");
   Lock lock(mutex_);
   BlockId id = find_or_add(storage);
   if (id == kNoBlock) return true;
@@ -315,9 +341,8 @@ std::uint64_t DeviceMemory::stop() {
   for (BlockId id : blocks_.live()) {
     places_[id].is_kept = false;
     if (blocks_[id].state == State::Absent) away += blocks_[id].paged_bytes;
-    if (blocks_[id].state != State::Clean) continue;
-    if (Strong storage = strong(id)) call_me_no_more(id, *storage);
     written(id);  // nothing leaves any more
+    if (Strong storage = strong(id)) call_me(id, *storage);
   }
   host_.give_back();
   return away;
@@ -329,7 +354,12 @@ void DeviceMemory::suspend(bool suspends, bool for_a_graph) {
   sweep(true);
   suspended_ = suspends;
   captures_ = suspends && for_a_graph;
-  if (!suspends) return;
+  if (!suspends) {
+    for (BlockId id : blocks_.live()) {
+      if (Strong storage = strong(id)) call_me(id, *storage);
+    }
+    return;
+  }
   drop_prefetches();
   std::vector<BlockId> live(blocks_.live().begin(), blocks_.live().end());
   std::uint64_t limit = std::exchange(limit_, 0);  // it is meant to be here

@@ -15,9 +15,10 @@
 // [Note: who may move]  A storage moves only if PyTorch's allocator made its memory for it alone, and nobody can reach it unseen. So
 // it stays while an operator uses it; if more
 // than one stream has used it; while a graph is captured; and until the step ends, if somebody asked for its address. What is away
-// has an address that nobody may use. An access that may write, and that no operator announced, brings it back, where PyTorch tells
-// of it: 2.13. A storage whose host copy is as good as its memory gives up that copy then (before 2.13 such a copy is never
-// trusted). One that only reads is not told of, nor refused: PyTorch itself asks for addresses in order to compare them.
+// has an address that nobody may use. PyTorch 2.13 tells of each first access to a managed storage that may write; kernels of its own
+// operators apart, that is somebody who calls none. He gets the contents, and the storage stays until the step ends, for he may keep
+// the address; its host copy, and what a recipe says of it, are no longer good. Accesses that only read are not told of, nor refused:
+// PyTorch itself asks for addresses in order to compare them. Before 2.13 nothing is told, and no host copy is trusted.
 //
 // [Note: made anew here]  A storage with a recipe leaves without a copy. Its operators run on the stream that it belongs to, and it gets
 // the memory that they made: an operator of another stream waits for that one. What nobody announces could write to what a recipe
@@ -189,6 +190,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   };
   struct Running {
     std::size_t first_pin;
+    bool is_pytorchs;
   };
   struct Making {
     c10::Event begin, end;
@@ -230,6 +232,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   void call_me(BlockId id, c10::StorageImpl& storage);
   void call_me_no_more(BlockId id, c10::StorageImpl& storage);
   void written(BlockId id);
+  bool is_operand(BlockId id);
 
   // --- moves
   bool evictable(BlockId id) const;
@@ -243,6 +246,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   std::uint64_t idle(BlockId id) const;
   void bring(BlockId id, const char* name);
   void refuse_to(BlockId id, const std::string& text);
+  void refuse_no_more(BlockId id);
   void arrive(BlockId id, const c10::Stream& stream);
   c10::DataPtr memory_for(std::uint64_t nbytes, const c10::Stream& stream, std::optional<c10::Event>& after, bool waits);
   void give_back_oldest(bool by_waiting);

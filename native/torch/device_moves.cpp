@@ -74,8 +74,7 @@ bool DeviceMemory::start_out(BlockId id, Rank target) {
   Block& b = blocks_[id];
   Place& p = places_[id];
   if (storage->_mutable_data_ptr_no_checks().get() != p.memory || storage->nbytes() != b.nbytes) return false;
-  call_me_no_more(id, *storage);
-  if (is_lazy(*storage)) {
+  if (!p.is_guarded && is_lazy(*storage)) {
     p.roams = true;
     return false;
   }
@@ -161,8 +160,8 @@ bool DeviceMemory::start_spills(std::uint64_t needed) {
     if (blocks_[it->id].state == State::Clean && !p.host->extent) {
       Strong storage = strong(it->id);
       if (!storage) continue;
-      call_me_no_more(it->id, *storage);
       written(it->id);
+      call_me(it->id, *storage);
     } else if (!host_.spill(*p.host, copies_.mark_out())) {
       continue;
     }
@@ -220,7 +219,6 @@ bool DeviceMemory::start_back(BlockId id, bool waits) {
   p.memory = memory.get();
   p.is_its_allocation = true;
   allow_access(*storage);
-  call_me_no_more(id, *storage);
   void* address = memory.get();
   storage->set_data_ptr_noswap(
       {address, new Arriving{std::move(memory), std::move(copy.end), *p.stream}, &give_back_arriving, device_});
@@ -252,6 +250,10 @@ void DeviceMemory::refuse_to(BlockId id, const std::string& text) {
   if (counters_.message.empty()) counters_.message = text;
   counters_.over_budget = this_stack().lacked_memory = true;
   if (Strong storage = strong(id)) refuse_access(*storage, text);
+}
+
+void DeviceMemory::refuse_no_more(BlockId id) {
+  if (Strong storage = strong(id)) allow_access(*storage);
 }
 
 // The stream uses it from now on.

@@ -104,7 +104,9 @@ Forgotten DeviceMemory::forget_recipe(const void* address) {
   BlockId id = known(address);
   if (id == kNoBlock) return Forgotten::Part;
   if (blocks_[id].state == State::Unmade) return Forgotten::NotYet;
-  return std::exchange(blocks_[id].recipe, 0) != 0 ? Forgotten::Whole : Forgotten::Part;
+  bool was_whole = std::exchange(blocks_[id].recipe, 0) != 0;
+  if (Strong storage = strong(id)) call_me(id, *storage);
+  return was_whole ? Forgotten::Whole : Forgotten::Part;
 }
 
 bool DeviceMemory::has_recipe(const void* address) {
@@ -131,7 +133,10 @@ void DeviceMemory::guard(const void* address) {
 
 void DeviceMemory::unguard(const void* address) {
   Lock lock(mutex_);
-  if (BlockId id = known(address); id != kNoBlock && blocks_[id].guards > 0) --blocks_[id].guards;
+  BlockId id = known(address);
+  if (id == kNoBlock || blocks_[id].guards == 0) return;
+  --blocks_[id].guards;
+  if (Strong storage = strong(id)) call_me(id, *storage);
 }
 
 bool DeviceMemory::is_guarded(const void* address) {
@@ -178,7 +183,6 @@ bool DeviceMemory::hand_over(const void* from, const void* to, std::uint64_t rec
   p.is_its_allocation = p.is_made = true;
   p.arrives = false;
   allow_access(*storage);
-  call_me_no_more(id, *storage);
   storage->set_data_ptr_noswap(std::move(memory));
   b.state = State::Dirty;
   b.last_use = now_;

@@ -11,6 +11,7 @@
 #include "lines.hpp"
 #include "recipe.hpp"
 #include "recipes.hpp"
+#include "storage_access.hpp"
 
 namespace ebbtide {
 
@@ -42,7 +43,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
   }
   add_births(mine, false);
   std::size_t first = mine.pins.size();
-  mine.operators.push_back({first});
+  mine.operators.push_back({first, called.starts_with("aten::")});
   for (const Operand& operand : operands) {
     BlockId id = known(operand.address);
     if (id == kNoBlock) continue;
@@ -70,7 +71,7 @@ void DeviceMemory::enter(const char* name, std::span<const Operand> operands, Wo
     Place& p = places_[pin.id];
     p.is_pinned_for_good = p.is_pinned_for_good || captured || shared;
     p.is_pinned = p.is_pinned || others_go_on;
-    if (b.state != State::Clean || (pin.access == Access::Read && !shared)) continue;
+    if (!shared && (b.state != State::Clean || pin.access == Access::Read)) continue;
     if (Strong storage = strong(pin.id)) call_me_no_more(pin.id, *storage);
     written(pin.id);
   }
@@ -105,8 +106,9 @@ void DeviceMemory::exit() {
     tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
     b.last_use = now_;
     --b.pins;
-    if ((b.recipe == 0 && b.guards == 0) || places_[pin.id].is_guarded) continue;
-    if (Strong storage = strong(pin.id)) call_me(pin.id, *storage);  // its kernel asked for the address in order to read
+    if (b.is_absent()) refuse_no_more(pin.id);  // it was refused to this operator alone
+    if (!tells<c10::StorageImpl> || places_[pin.id].is_guarded) continue;
+    if (Strong storage = strong(pin.id)) call_me(pin.id, *storage);  // its kernel asked for the address
   }
   mine.pins.resize(kept);
   if (needed > counters_.largest_operator_bytes) counters_.largest_operator_bytes = needed;
@@ -192,7 +194,9 @@ Counters DeviceMemory::end_step(bool completed) {
     if (!b.classified) b.kind = Kind::Other;
     tape_.is(b.recorded, b.kind);
     b.recorded = kNever;
-    places_[id].was_pinned |= std::exchange(places_[id].is_pinned, false);
+    if (!std::exchange(places_[id].is_pinned, false)) continue;
+    places_[id].was_pinned = true;
+    if (Strong storage = strong(id)) call_me(id, *storage);
   }
   read_makings();
   tape_.end(stalled_ns, now);

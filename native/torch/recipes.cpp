@@ -433,10 +433,14 @@ void forget_recipes_of(const void* address) {
 
 bool make_anew(const void* address) { return make(address); }
 
-void give_away(const void* address) {
-  make(address);
+bool give_away(const void* address) {
+  if (!make(address)) return false;
+  for (const void* reader : readers_of(address)) {
+    if (!make(reader)) return false;
+  }
   free_of_readers(address);
   take_recipe(address);
+  return true;
 }
 
 void ask_to_make(const void* address, bool to_write) {

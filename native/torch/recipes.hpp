@@ -52,8 +52,8 @@ void forget_recipes_of(const void* address);
 // Makes what is away of the storage there. False: there is no memory for it.
 bool make_anew(const void* address);
 
-// Somebody gets the address of the storage there, and may write to it: as if he did so now.
-void give_away(const void* address);
+// Somebody gets the address of the storage there, and may write to it: as if he did so now. False: what that needs cannot be made.
+bool give_away(const void* address);
 
 // Asks the maker's threads for what lies there, or, to write there, for what is made of it; async-signal-safe. Asking again is right:
 // there is room for so many requests alone.

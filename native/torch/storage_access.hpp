@@ -31,15 +31,20 @@ bool is_lazy(Storage& storage) {  // it is somebody's copy on write
   return false;
 }
 
+// False: somebody else is called already.
 template <typename Storage>
-void call_before_write(Storage& storage, void (*call)(c10::StorageImpl*)) {
+bool call_before_write(Storage& storage, void (*call)(c10::StorageImpl*)) {
   if constexpr (tells<Storage>) {
-    if (call == nullptr) {
-      storage.clear_materializer();
-    } else if (!storage.has_materializer()) {
-      storage.set_materializer(call);
-    }
+    if (storage.has_materializer()) return false;
+    storage.set_materializer(call);
+    return true;
   }
+  return false;
+}
+
+template <typename Storage>
+void call_no_more(Storage& storage) {
+  if constexpr (tells<Storage>) storage.clear_materializer();
 }
 
 }  // namespace ebbtide

@@ -650,50 +650,6 @@ def an_address_is_held() -> None:
     del capsule
 
 
-def code_without_operators() -> None:
-    """What is away comes back, and stays until the step ends. What is written is not lost."""
-    with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
-        with opened.step():
-            tensor, other = away(3), away(4)
-            assert is_all(native.over(tensor) + 1, 4)
-            native.fill(other, 0)
-            assert _torch.is_resident(tensor)
-            assert _torch.is_resident(other)
-            assert _torch.evict([tensor, other]) == 0
-        with opened.step():
-            assert _torch.evict([tensor, other]) == 8 * NUMBERS
-            assert is_all(tensor, 3)
-            assert is_all(other, 0)
-            written = _torch.counters()["tier_written_bytes"][0]
-            assert _torch.evict([tensor]) > 0
-            assert _torch.counters()["tier_written_bytes"][0] == written  # it was clean
-            assert is_all(tensor, 3)
-            assert native.first_byte(tensor) == 0
-            native.fill(tensor, 0)
-        with opened.step():
-            assert _torch.evict([tensor]) > 0
-            assert is_all(tensor, 0)
-
-
-def storages_are_compared() -> None:
-    """PyTorch asks whose memory it is, by address, without an operator: nobody needs the contents for that."""
-    with session():
-        tensor, other = away(3), away(3)
-        assert torch._C._is_alias_of(tensor, tensor.view(2, -1))
-        assert not torch._C._is_alias_of(tensor, other)
-        assert not _torch.is_resident(tensor)
-
-
-def memory_of_somebody_else() -> None:
-    with session():
-        base = numbers(3)
-        over = native.over(base)
-        assert is_all(over + 1, 4)
-        assert _torch.evict([over]) == 0
-        over.fill_(5)
-        assert is_all(base, 5)
-
-
 def storages_without_operators() -> None:
     """Storages' own methods find the contents, and hold them no longer than they run."""
     with session():
@@ -947,6 +903,8 @@ ACTIONS: dict[str, int] = {
     "changes": 1,
     "reads": 2,
     "looks": 2,
+    "fills without an operator": 1,
+    "writes through an address": 1,
     "limits": 1,
 }
 """How often each is taken, of all."""
@@ -993,6 +951,12 @@ def random_actions(seed: int, spill: str) -> tuple[int, int]:
                     tensors.append((tensor + 2, value + 2))
                 elif action == "looks":
                     assert is_all(tensor, value)
+                elif action == "fills without an operator":
+                    native.fill(tensor, 0)
+                    tensors[at] = tensor, 0.0
+                elif action == "writes through an address":
+                    native.over(tensor).add_(3)
+                    tensors[at] = tensor, value + 3
                 else:
                     _torch.set_device_limit(chance.choice([100 << 10, 1 << 20, 8 << 20]))
             counts = _torch.counters()["tier_written_bytes"]

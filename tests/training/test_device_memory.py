@@ -156,9 +156,6 @@ def test_what_is_made_of_other_bytes_is_told_where_that_is_asked_for() -> None:
     "case",
     [
         "an_address_is_held",
-        "code_without_operators",
-        "storages_are_compared",
-        "memory_of_somebody_else",
         "storages_without_operators",
         "saving_holds_nothing",
         "a_storage_that_python_alone_has",
@@ -226,6 +223,25 @@ def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
 )
 def test_below_host_memory(case: str, tmp_path: Path) -> None:
     child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments"),
+    [
+        ("code_without_operators", ()),
+        ("storages_are_compared", ()),
+        ("memory_of_somebody_else", ()),
+        ("on_its_way_back", ()),
+        ("made_anew_on_another_stream", ()),
+        ("in_a_hook_of_an_operator", ()),
+        ("in_an_operator_of_others", ("0",)),
+        ("in_an_operator_of_others", ("1",)),
+        ("in_an_operator_of_others", ("check",)),
+        ("cloned_lazily", ()),
+    ],
+)
+def test_code_that_calls_no_operator_reaches(case: str, arguments: tuple[str, ...]) -> None:
+    child.run(f"cases_device_unseen:{case}", *arguments, env=ONE_THREAD)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
