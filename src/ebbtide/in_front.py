@@ -282,6 +282,7 @@ REGISTERED = (
     Row("session.driven", "a session outside a block ends with the program", ("atexit.register",), _WITH_SESSION),
     Row("session.ending", "a rank stays for a moment, so that others can say why they end", ("atexit.register",)),
     Row("session.launch", "a script finds its own arguments", ("sys.argv",)),
+    Row("commands.interrupts", "SIGTERM ends a command's child first", ("signal.signal",), "with that child"),
     Row("session.launch", "a second Ctrl-C shows no traceback", ("signal.signal",)),
     Row("recorders.fake", "a step runs on fake tensors", ("FakeTensorMode", "TorchDispatchMode"), "with the recorder"),
     Row("after_import", "a module's import has ended", ("spec.loader.exec_module",), "with that import"),
