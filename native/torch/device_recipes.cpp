@@ -104,9 +104,7 @@ Forgotten DeviceMemory::forget_recipe(const void* address) {
   BlockId id = known(address);
   if (id == kNoBlock) return Forgotten::Part;
   if (blocks_[id].state == State::Unmade) return Forgotten::NotYet;
-  bool was_whole = std::exchange(blocks_[id].recipe, 0) != 0;
-  if (Strong storage = strong(id)) call_me(id, *storage);
-  return was_whole ? Forgotten::Whole : Forgotten::Part;
+  return std::exchange(blocks_[id].recipe, 0) != 0 ? Forgotten::Whole : Forgotten::Part;
 }
 
 bool DeviceMemory::has_recipe(const void* address) {
@@ -133,10 +131,7 @@ void DeviceMemory::guard(const void* address) {
 
 void DeviceMemory::unguard(const void* address) {
   Lock lock(mutex_);
-  BlockId id = known(address);
-  if (id == kNoBlock || blocks_[id].guards == 0) return;
-  --blocks_[id].guards;
-  if (Strong storage = strong(id)) call_me(id, *storage);
+  if (BlockId id = known(address); id != kNoBlock && blocks_[id].guards > 0) --blocks_[id].guards;
 }
 
 bool DeviceMemory::is_guarded(const void* address) {
