@@ -63,7 +63,8 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   BlockId id = home != kFast ? make_in_place(shape, nbytes, home) : kNoBlock;
   bool is_fast = id == kNoBlock;
   if (is_fast) {
-    if (!found_room && !wait_for_room(lock, shape)) throw ArenaError(no_room(nbytes));
+    Claim claim = found_room ? Claim::Granted : wait_for_room(lock, shape);
+    if (claim != Claim::Granted) throw ArenaError(no_room(nbytes, claim));
     Run place = memory_.region(shape).allocate_pages(shape.pages, areas_.run_short());
     id = make_block(shape, nbytes, place);
     if (id == kNoBlock) {
@@ -129,12 +130,18 @@ bool Arena::settle_in_place(BlockId id, Rank rank) {
   return false;
 }
 
-bool Arena::wait_for_room(Lock& lock, const Shape& shape) {
+Claim Arena::wait_for_room(Lock& lock, const Shape& shape) {
   WaitLabel label(options_.labels, lock, Stall::Room);
   return room_.claim(lock, shape);
 }
 
-std::string Arena::no_room(std::uint64_t nbytes) const {
+std::string Arena::no_room(std::uint64_t nbytes, Claim claim) const {
+  if (claim == Claim::MachineHasNoMore) {
+    return std::string("no room for ") + BytesText(nbytes).text +
+           " beside what else an operator needs at once: the process has " + BytesText(anonymous_bytes(getpid())).text +
+           ", and this machine or its container " + BytesText(budget_.machine_bytes()).text +
+           " in all; use a smaller batch (PyTorch's words: DefaultCPUAllocator: can't allocate memory)";
+  }
   const auto [where, cure] = tiers_.failed().explain(tiers_.error());
   return std::string("no room for ") + BytesText(nbytes).text + ": writing to " + where + " failed (" +
          std::strerror(tiers_.error()) + "); " + cure;

@@ -153,6 +153,7 @@ class Arena {
 
   // --- budget; 0 = unbounded
   void set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes);
+  void set_machine(std::uint64_t bytes);  // what the process can have at most; 0: not known
   void set_policy(const Policy& policy);  // who is evicted where no schedule says so
   void set_chaos(double rate, std::uint64_t seed);
   void set_watchdog(std::int64_t ns);
@@ -221,8 +222,8 @@ class Arena {
   BlockId make_block(const Shape& shape, std::size_t nbytes, Run place);
   BlockId make_in_place(const Shape& shape, std::size_t nbytes, Rank rank);
   bool settle_in_place(BlockId id, Rank rank);
-  bool wait_for_room(Lock& lock, const Shape& shape);  // false: the slower tiers take no more
-  std::string no_room(std::uint64_t nbytes) const;
+  Claim wait_for_room(Lock& lock, const Shape& shape);
+  std::string no_room(std::uint64_t nbytes, Claim claim) const;
   void release_block(BlockId id);
   bool go_by_faults(std::span<const Operand> operands) const;
   void take_up(OperatorStack& stack, std::size_t first, const Operand& operand);

@@ -1,5 +1,7 @@
 #include "budget.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace ebbtide {
@@ -13,6 +15,14 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
   limit_ = arena_bytes;
   process_limit_ = process_bytes;
   measure();
+}
+
+// What is reserved and not yet touched is about to be. Pages of files can leave.
+bool Budget::machine_has(std::uint64_t more) const {
+  if (machine_bytes_ == 0) return true;
+  std::uint64_t resident = process_resident_bytes(), anonymous = anonymous_bytes(getpid());
+  std::uint64_t of_files = resident - std::min(resident, anonymous), all = unmanaged_.bytes() + reserved();
+  return std::max(anonymous, all - std::min(all, of_files)) + more <= machine_bytes_;
 }
 
 std::uint64_t Budget::process_bytes() {

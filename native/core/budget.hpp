@@ -44,6 +44,10 @@ class Budget {
   bool bounded() const { return limit() != 0; }
   bool bounds_process() const { return process_limit_ != 0; }
   void set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes);
+  // More than that the process cannot have, whatever its limits; 0: not known.
+  void set_machine(std::uint64_t bytes) { machine_bytes_ = bytes; }
+  bool machine_has(std::uint64_t more) const;
+  std::uint64_t machine_bytes() const { return machine_bytes_; }
 
   std::uint64_t reserved() const { return reserved_.now(); }
   std::uint64_t resident() const { return resident_.now(); }
@@ -86,6 +90,7 @@ class Budget {
   std::atomic<std::uint64_t> limit_ = 0;
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
+  std::uint64_t machine_bytes_ = 0;
   Unmanaged unmanaged_;
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at

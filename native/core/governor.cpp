@@ -33,6 +33,11 @@ void Arena::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
   mover_.changed();
 }
 
+void Arena::set_machine(std::uint64_t bytes) {
+  Lock lock(mutex_);
+  budget_.set_machine(bytes);
+}
+
 void Arena::set_aside(std::uint64_t bytes, int process) {
   Lock lock(mutex_);
   budget_.set_aside(bytes, process);

@@ -66,8 +66,9 @@ void Arena::bear(Lock& lock, BlockId id, bool has_pages, bool in_operator) {
   bool found_room = has_pages || (home == kFast && room_.try_claim(b.shape));
   if (!found_room && home == kFast && victims_.policy().born_in_place) home = 1;
   bool settled = home != kFast && settle_in_place(id, home);
-  if (!settled && !found_room && !wait_for_room(lock, b.shape)) {
-    std::string why = no_room(b.before + b.nbytes + b.after);
+  Claim claim = settled || found_room ? Claim::Granted : wait_for_room(lock, b.shape);
+  if (claim != Claim::Granted) {
+    std::string why = no_room(b.before + b.nbytes + b.after, claim);
     release_storage(b.address - b.before);
     throw ArenaError(why);
   }

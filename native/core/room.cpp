@@ -81,7 +81,8 @@ bool Room::try_fetch(BlockId id, bool urgent) {
   return true;
 }
 
-bool Room::claim(Lock& lock, Shape shape) {
+// Over the budget, rather than for ever, but not over what the machine has: its kernel would kill the process.
+Claim Room::claim(Lock& lock, Shape shape) {
   StallScope stall(stalls_);
   std::int64_t since = 0;
   for (int failed = 0; !try_claim(shape);) {
@@ -89,13 +90,17 @@ bool Room::claim(Lock& lock, Shape shape) {
     if (since == 0) since = now_ns();
     Attempt attempt = make_room(lock, shape, since);
     if (attempt == Attempt::TiersFailed) {
-      if (++failed == kWriteTries) return false;
+      if (++failed == kWriteTries) return Claim::TiersTakeNoMore;
     } else if (attempt != Attempt::Progress) {
+      if (!budget_.machine_has(memory_.fresh_bytes(shape))) {
+        if (exceeded_in_step_) reset_trouble();  // what is refused takes no part in training
+        return Claim::MachineHasNoMore;
+      }
       claim_over_budget(shape, attempt);
-      return true;
+      return Claim::Granted;
     }
   }
-  return true;
+  return Claim::Granted;
 }
 
 // The last resort: loudly, because the alternatives are to hang or to lose something.
@@ -104,7 +109,7 @@ void Room::claim_over_budget(Shape shape, Attempt why) {
   bool stuck = why == Attempt::Stuck;
   if (stuck) stuck_at_ = std::max(stuck_at_, budget_.reserved() - memory_.cached_bytes());
   if (over_budget_) return;
-  over_budget_ = true;
+  over_budget_ = exceeded_in_step_ = true;
   const char* reason =
       stuck && stretch_.thrashes()        ? "a compiled kernel or an operator goes round more storages than the budget holds"
       : stuck && victims_.areas_refused() ? "what is in memory is small and scattered, and memory areas run short; "
@@ -260,7 +265,7 @@ void Room::trim() {
 
 void Room::end_step() {
   pressure_ = waited_in_step_;
-  waited_in_step_ = false;
+  waited_in_step_ = exceeded_in_step_ = false;
 }
 
 // --- memory areas
@@ -316,7 +321,7 @@ void Room::read(Counters& c) const {
 }
 
 void Room::reset_trouble() {
-  over_budget_ = false;
+  over_budget_ = exceeded_in_step_ = false;
   trouble_[0] = '\0';
 }
 

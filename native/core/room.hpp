@@ -15,6 +15,8 @@
 
 namespace ebbtide {
 
+enum class Claim : std::uint8_t { Granted, TiersTakeNoMore, MachineHasNoMore };
+
 class Room {
  public:
   Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, Budget& budget, Mover& mover, Moves& moves,
@@ -24,7 +26,7 @@ class Room {
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
   // Starts what brings a block back, if there is room for it now: false, if not.
   bool try_fetch(BlockId id, bool urgent = false);
-  bool claim(Lock& lock, Shape shape);           // waits; false: the slower tiers take no more
+  Claim claim(Lock& lock, Shape shape);  // waits
   int ensure_usable(Lock& lock,
                     BlockId id);  // waits; 0 when operators may use it (or it died meanwhile), else the errno of the read
   void ensure_free(Lock& lock, BlockId id);   // of recipes that read it: waits until they are made, or given up
@@ -82,7 +84,7 @@ class Room {
   std::int64_t trims_from_ns_ = 0;
   Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones
   std::uint64_t stuck_at_ = 0;
-  bool over_budget_ = false;
+  bool over_budget_ = false, exceeded_in_step_ = false;
   char trouble_[256] = "";  // the first time over budget, in words; a buffer, since the fault handler may write it
 };
 

@@ -180,6 +180,32 @@ TEST(where_nothing_can_be_evicted_the_bytes_that_were_reserved_are_known) {
   arena.check_invariants();
 }
 
+TEST(what_the_machine_has_not_is_refused_and_not_taken) {
+  Arena& arena = make_arena(8 * kMiB);
+  void* pinned = arena.allocate(4 * kMiB);
+  fill(pinned, 4 * kMiB, 1);
+  arena.pin(pinned);
+  arena.set_machine(anonymous_bytes(getpid()) + 12 * kMiB);
+  Operand none[] = {{pinned, Access::Read, 0}};
+  arena.enter("too large", std::span(none).first(0), Work::Itself);
+  std::string said;
+  try {
+    arena.allocate(16 * kMiB);
+  } catch (const ArenaError& error) {
+    said = error.what();
+  }
+  arena.exit();
+  CHECK(said.find("use a smaller batch") != std::string::npos);
+  CHECK(!arena.counters().over_budget && arena.counters().reserved <= 8 * kMiB);
+  arena.release(arena.allocate(6 * kMiB));  // beyond the budget, but the machine has it
+  CHECK(arena.counters().over_budget);
+  arena.set_machine(0);
+  arena.release(arena.allocate(16 * kMiB));
+  CHECK(filled(pinned, 4 * kMiB, 1));
+  arena.unpin(pinned);
+  arena.check_invariants();
+}
+
 // A collective ends whatever its caller does, and lets go of what it works on.
 TEST(where_pins_will_be_let_go_an_operator_waits_for_that) {
   static std::atomic<bool> under_way;

@@ -63,6 +63,7 @@ struct ArenaSettings {
   std::vector<AskedTier> tiers;     // between memory and the spill directories, the fastest first
   std::uint64_t arena_bytes = 0;    // the arena's bound; 0: none
   std::uint64_t process_bytes = 0;  // the process's bound; 0: none
+  std::uint64_t machine_bytes = 0;  // what it can have at most; 0: not known
   std::size_t min_bytes = kManagedBytes;
   std::uint64_t piece_bytes = kPiece;
   std::string policy = "demand";
@@ -107,6 +108,7 @@ void start(const ArenaSettings& asked) {
   the_allocator()->min_bytes = asked.min_bytes;
   the_allocator()->on = true;
   py::gil_scoped_release unlocked;
+  arena().set_machine(asked.machine_bytes);
   arena().set_limits(asked.arena_bytes, asked.process_bytes);
 }
 
@@ -288,6 +290,7 @@ PYBIND11_MODULE(_torch, m) {
       .def_readwrite("tiers", &ArenaSettings::tiers)
       .def_readwrite("arena_bytes", &ArenaSettings::arena_bytes)
       .def_readwrite("process_bytes", &ArenaSettings::process_bytes)
+      .def_readwrite("machine_bytes", &ArenaSettings::machine_bytes)
       .def_readwrite("min_bytes", &ArenaSettings::min_bytes)
       .def_readwrite("piece_bytes", &ArenaSettings::piece_bytes)
       .def_readwrite("policy", &ArenaSettings::policy)

@@ -90,6 +90,7 @@ class ArenaSettings:
     tiers: Sequence[AskedTier]  # between memory and the spill directories, the fastest first
     arena_bytes: int  # the arena's bound; 0: none
     process_bytes: int  # the process's bound; 0: none
+    machine_bytes: int  # what it can have at most; 0: not known
     min_bytes: int  # smaller storages are not managed
     piece_bytes: int  # storages of twice as much are in pieces; 0: none is
     policy: str  # who is evicted where no schedule says so: a name in ``_planning.POLICIES``

@@ -180,6 +180,19 @@ def compare(name: str) -> tuple[int, int, int, RunReport]:
     return counters["reserved_bytes"], counters["arena_limit_bytes"], sum(counters["evicted_bytes"]), ours.report()
 
 
+def on_a_full_machine(name: str) -> tuple[int, int, RunReport]:
+    """Where the budget and what the process may have at all are not far apart: what the process peaked at, and that."""
+    plain = SCRIPTS[name](Training(plain=True))
+    there = process.anonymous_bytes() + ROOM + 8 * MIB
+    process.memory_without_swap_bytes = lambda: there
+    assert process.reset_peak()
+    with session() as ours:
+        bits = SCRIPTS[name](Training(plain=False))
+        peak = process.peak_resident_bytes() - (process.resident_bytes() - process.anonymous_bytes())
+    assert bits == plain
+    return peak, there, ours.report()
+
+
 def after_an_evaluation_that_is_too_large() -> bool:
     """Whether the next batch, which fits, is what is refused, where the script names its steps."""
     with session() as within:

@@ -9,6 +9,7 @@ from typing import Literal
 import ebbtide._torch as _torch
 from ebbtide.budget.bounds import Bounds
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
+from ebbtide.host import process
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
@@ -69,6 +70,7 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
     ]
     asked.arena_bytes = run.bounds.arena_bytes
     asked.process_bytes = run.bounds.process_bytes
+    asked.machine_bytes = process.memory_without_swap_bytes()
     asked.min_bytes = settings.min_storage_bytes
     asked.piece_bytes = settings.piece_bytes
     asked.policy = run.decider
