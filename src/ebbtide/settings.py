@@ -125,11 +125,14 @@ _STRUCK = re.compile(r"-\w+::\w+(\.\w+)?")
 
 
 class UpdateOrder(StrEnum):
-    """The time of an update: in ``optimizer.step()``, in the backward pass, or before the parameter's next use."""
+    """The time of an update: in ``optimizer.step()``, in the backward pass, or before the parameter's next use. AUTO is
+    the first or the last, whichever is faster.
+    """
 
     AS_WRITTEN = "as-written"
     IN_BACKWARD = "in-backward"
     DEFERRED = "deferred"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +352,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_POLICY": Knob("policy", str, "the name of an online policy (demand, lru, ...) or of a planner"),
     "EBBTIDE_PLAN": Knob("plan", str, "a file"),
     "EBBTIDE_MACHINE": Knob("machine", str, "a name or a file"),
-    "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written, in-backward or deferred"),
+    "EBBTIDE_OPTIMIZER": Knob("optimizer", UpdateOrder, "as-written, in-backward, deferred or auto"),
     "EBBTIDE_SAVE_TRACE": Knob("save_trace", str, "a file"),
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import ebbtide
+from ebbtide.update_order import automatic
 from tests.training.cases_in_backward import (
     FUSED,
     WIDTH,
@@ -41,7 +42,7 @@ Make = Callable[[Any], Any]
 @contextmanager
 def session(policy: str = "demand", **named: Any) -> Iterator[ebbtide.Session]:
     with ebbtide.Session(
-        fast="50%", optimizer="deferred", policy=policy, min_storage_bytes=4096, checksum=True, **named
+        fast="50%", policy=policy, min_storage_bytes=4096, checksum=True, **{"optimizer": "deferred", **named}
     ) as ours:
         yield ours
 
@@ -662,3 +663,16 @@ def of_objects(net: Any, optimizer: Any) -> Training:
     training = object.__new__(Training)
     training.net, training.optimizer = net, optimizer
     return training
+
+
+def automatically(faster: bool) -> tuple[ebbtide.RunReport, list[str]]:
+    """Deferred updates are tried in mid-training, and found ``faster`` or not: the report, and what was said."""
+    said: list[str] = []
+    automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
+    steps = 40
+    plain = train(plain_step, adamw, steps).bits()
+    with session(policy="ebbtide", wait_for_plan=True, optimizer="auto") as ours:
+        ours._engine._updates._say = said.append  # type: ignore[union-attr]
+        bits = train(plain_step, adamw, steps).bits()
+    assert bits == plain
+    return ours.report(), said

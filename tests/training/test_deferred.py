@@ -61,6 +61,18 @@ def test_odd_scripts_end_with_the_same_bits(name: str) -> None:
     child.run(ODD("way"), name, env=QUIET)
 
 
+@pytest.mark.parametrize("faster", [True, False])
+def test_what_is_tried_in_mid_training_ends_with_the_same_bits(faster: bool) -> None:
+    report, said = child.run(CASE("automatically"), faster, env=QUIET)
+    assert [text.split(":")[0] for text in said] == [
+        "updates are deferred from here, to see whether steps are faster",
+        f"updates {'stay deferred' if faster else 'are made in the script' + chr(39) + 's order again'}",
+    ]
+    assert bool(report.updates) == faster
+    assert sum(step.fetched_bytes.total for step in report.steps[-4:]) > 0
+    assert str(report.steps[-1].mode) == "planned"
+
+
 def test_an_update_has_room_where_the_scripts_stack_is_full() -> None:
     child.run(ODD("a_full_stack"), env=QUIET)
 

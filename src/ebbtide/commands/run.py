@@ -86,7 +86,7 @@ from ebbtide.errors import SettingError
     metavar="ORDER",
     shell_complete=orders,
     help="The time of each parameter's update: as-written (default), in-backward (as soon as its gradient is "
-    "complete), or deferred (before its next use).",
+    "complete), deferred (before its next use), or auto (deferred, if steps are faster then).",
 )
 @click.option("--save-trace", metavar="FILE", type=click.Path(), help="Write the recorded step.")
 @click.option("--save-plan", metavar="FILE", type=click.Path(), help="Write its plan.")

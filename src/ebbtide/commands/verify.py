@@ -49,7 +49,7 @@ from ebbtide.commands.program import (
     "--optimizer",
     metavar="ORDER",
     shell_complete=orders,
-    help="As for `ebbtide run`: as-written (default), in-backward, deferred.",
+    help="As for `ebbtide run`: as-written (default), in-backward, deferred, auto.",
 )
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the runs' directories here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")

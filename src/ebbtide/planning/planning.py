@@ -99,7 +99,7 @@ class Planning:
         self._like = ""  # the shape of the last step that followed no schedule
         self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
         self._steps = 0
-        self._followed: int | None = None  # the number of the schedule that the last step followed
+        self.followed: int | None = None  # the number of the schedule that the last step followed
         self.ever_followed = False
         self.refusal = ""  # the last reason for which a plan was not made, or not used
         self.unsaved = ""  # files that were not saved as asked, and why; known at the end
@@ -107,7 +107,7 @@ class Planning:
 
     def begins(self) -> None:
         """Prepare for a step. Module names are noted only where the step before followed no schedule."""
-        if self._steps >= _WARM_UP_STEPS and self._followed is None and self.wants_recordings:
+        if self._steps >= _WARM_UP_STEPS and self.followed is None and self.wants_recordings:
             self._modules.install()
 
     def close(self) -> None:
@@ -164,8 +164,8 @@ class Planning:
         """Note that a step ended after ``wall_s``. Return whether it followed a schedule."""
         self._steps += 1
         self._modules.remove()
-        self._followed = _torch.followed()
-        self.ever_followed |= self._followed is not None
+        self.followed = _torch.followed()
+        self.ever_followed |= self.followed is not None
         if (planned := self._planned()) is not None:
             planned.steps.ended(wall_s)
             planned.steps.last = self._steps
@@ -174,7 +174,7 @@ class Planning:
                 self._say(
                     f"planned steps take {times:.1f} times as long as their forecast: {format_time(typical_s)} each"
                 )
-        return self._followed is not None
+        return self.followed is not None
 
     @property
     def wants_recordings(self) -> bool:
@@ -216,7 +216,7 @@ class Planning:
         """
         self._shared_bytes = shared_bytes
         took = False
-        anew = self._pending.replaces is not None if self._pending is not None else self._followed is not None
+        anew = self._pending.replaces is not None if self._pending is not None else self.followed is not None
         try:
             if self._pending is not None:
                 took = self._take_up(waits=self._waits)
@@ -242,21 +242,21 @@ class Planning:
             return False
         planned = self._planned()
         if planned is None:
-            return self._followed is None or self._wanted.save_timeline is not None
+            return self.followed is None or self._wanted.save_timeline is not None
         unknown = bool(planned.report.links) and planned.steps.traffic is None
         looked_at = unknown or planned.steps.looked_at or _torch.gone() > planned.steps.gone
         return looked_at or self._wanted.save_timeline is not None
 
     def _planned(self) -> Planned | None:
         """Return the plan that the last step followed."""
-        return None if self._followed is None else self._plans.get(self._followed)
+        return None if self.followed is None else self._plans.get(self.followed)
 
     def _begin(self, budget_bytes: int) -> bool:
         """Return whether there is a new plan already."""
         recording = _torch.take_recording()
         if not recording.n_ticks:
             return False  # the step was too long to be recorded
-        if self._followed is None:
+        if self.followed is None:
             self._learn(recording, budget_bytes)
         elif (planned := self._planned()) is not None:
             self._learn_from(recording, planned, budget_bytes)
@@ -344,7 +344,7 @@ class Planning:
         self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
 
     def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
-        followed = self._followed
+        followed = self.followed
         self._waits_since_ns = time.perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes, known))
         self._pending = PendingPlan.of(

@@ -29,6 +29,7 @@ from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
 from ebbtide.settings import PAGES, TierKind, UpdateOrder
 from ebbtide.units import format_bytes, seconds
+from ebbtide.update_order.automatic import AutomaticOrder
 from ebbtide.update_order.deferred import Deferred
 from ebbtide.update_order.in_backward import InBackward
 
@@ -57,11 +58,13 @@ class Engine:
         self._warn = warn
         self._hooks = OptimizerHooks(self._optimizer_built, self._optimizer_begins, self._optimizer_ended)
         self._before_updates = BeforeUpdates(self._look_whether_it_fits)
-        self._updates: InBackward | Deferred | None = None  # another order of updates than the script's
+        self._updates: InBackward | Deferred | AutomaticOrder | None = None  # another order than the script's
         if settings.optimizer is UpdateOrder.IN_BACKWARD:
             self._updates = InBackward(say, warn)
         elif settings.optimizer is UpdateOrder.DEFERRED:
             self._updates = Deferred(say, warn, self._step_is_unlike)
+        elif settings.optimizer is UpdateOrder.AUTO:
+            self._updates = AutomaticOrder(Deferred(say, warn, self._step_is_unlike), say)
         self._unlike = False  # the open step is not like later ones, and is not planned
         self._process = os.getpid()
         self._started = False
@@ -154,7 +157,7 @@ class Engine:
         wall_s = seconds(after.wall_ns - before.wall_ns)
         followed = self._planning is not None and self._planning.ended(wall_s)
         mode = StepMode.RECORDED if self._budget.recording else StepMode.PLANNED if followed else StepMode.DEMAND
-        self._steps.add(step_between(before, after, mode))
+        self._steps.add(step := step_between(before, after, mode))
         if len(self._steps) <= _ADOPTING_STEPS:
             self._adopt()
         if len(self._steps) == 1 and (ranks := self._ranks.unlaunched()):
@@ -170,6 +173,8 @@ class Engine:
             counters = _torch.counters()
             shared = may_still_pack(self._settings.tiers, counters) if self._bounds.process_asked else 0
             self._planning.learn(counters["arena_limit_bytes"], shared)
+        if isinstance(self._updates, AutomaticOrder) and self._planning is not None:
+            self._updates.ended(step, self._planning.followed)
 
     def stop(self) -> None:
         """End an open step and take the final report. Managed tensors stay valid, under the same budget."""
