@@ -145,6 +145,9 @@ def test_the_text_has_the_peaks_the_table_and_a_line_to_copy() -> None:
     assert table[0]["SSD lasts"] == "0.7 days"
     assert ending(found, ["train.py", "--name", "a b"]).endswith("\n\nebbtide run --fast 50% train.py --name 'a b'")
     assert "The smallest budget within 10 % of full speed:" in ending(found, ["train.py"])
+    assert "Other programs" not in said
+    disturbed = heading(replace(found, waited_share=0.42))
+    assert "Other programs were busy: threads waited for a CPU 42 % of the time" in disturbed
     roomy, tight = (ending(replace(found, free_bytes=size * GIB), ["train.py"]) for size in (8, 7))
     assert "The smallest budget within 10 % of full speed: ebbtide run --fast 50% train.py" in roomy
     assert roomy.endswith("fits in the 8.00 GiB that are free here, so it needs no budget:\n\npython train.py")

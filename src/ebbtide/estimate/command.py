@@ -1,8 +1,10 @@
 """Carries out ``ebbtide estimate``: the step on fake tensors, the times of its operators here, and the budgets."""
 
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from ebbtide.errors import EbbtideError, how_it_ended
 from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
 from ebbtide.estimate.child import OF_FAKES, held_file, raised_file
 from ebbtide.host.free_memory import free_memory
+from ebbtide.host.run_queue import waited_s
 from ebbtide.ir.base import Ints
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
@@ -60,12 +63,14 @@ class ScriptFailedError(EbbtideError):
 class Estimated:
     """The estimate, the machine, and the share of the step's time that calling its operators measured; None where a
     machine was named, whose roofline is taken. ``free_bytes`` are what a process can have here now, None of another
-    machine."""
+    machine. ``waited_share``: of what the CPUs could do while operators were called, threads waited so
+    much for others."""
 
     estimate: Estimate
     machine: Machine
     share: float | None
     free_bytes: int | None = None
+    waited_share: float = 0.0
 
 
 def estimate_script(
@@ -92,16 +97,20 @@ def estimate_script(
         return Estimated(made, there, None)
     kernel_bytes: int | Ints = 0
     share = free_bytes = None
+    waited_share = 0.0
     if seconds is not None:
         from ebbtide.probe.call_times import keep_freed_memory, with_called_times
 
         begin("calling the step's operators")
         keep_freed_memory()
         free_bytes = usable_bytes(free_memory())
+        began_s, waited_before_s = time.monotonic(), waited_s()
         called = with_called_times(trace, machine.compute.operator_ns, seconds, free_bytes // _OPERANDS_PART)
+        cpus = len(os.sched_getaffinity(0))
+        waited_share = (waited_s() - waited_before_s) / (time.monotonic() - began_s) / cpus
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
     made = estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost)
-    return Estimated(made, machine, share, free_bytes)
+    return Estimated(made, machine, share, free_bytes, waited_share)
 
 
 def repeating_there(trace: Trace) -> Trace:

@@ -14,6 +14,7 @@ ON_DEVICE = ("--fast", "tensors", "step", "times", "copied out a step")
 LEAST_WANTED_FIRST = ("written a step", "tensors", "step", "SSD lasts")
 _TB = 10**12
 _YEAR_DAYS = 365
+_WAITED_LITTLE = 0.1  # on 2 CPUs it was 0.01 beside little, and 0.67 beside a program that took one of them
 _PLAINLY = 1.6
 """Times what a process is estimated to take, plain PyTorch took at most in four nets: 1.2 to 1.56 times."""
 
@@ -39,7 +40,16 @@ def heading(found: Estimated) -> str:
         f"The process peaks at about {format_bytes(made.process_bytes)}, of which tensors are "
         f"{format_bytes(made.tensors_bytes)}. Plain PyTorch takes up to 1.6 times that: its C library "
         f"leaves holes between tensors. A step takes about {format_time(seconds(made.step_ns))} ({how}).\n"
-        f"The smallest budget that works: --fast {made.least_fast} for tensors{least}."
+        f"The smallest budget that works: --fast {made.least_fast} for tensors{least}." + _disturbed(found)
+    )
+
+
+def _disturbed(found: Estimated) -> str:
+    if found.waited_share < _WAITED_LITTLE:
+        return ""
+    return (
+        f"\nOther programs were busy: threads waited for a CPU {100 * found.waited_share:.0f} % of the time, so times "
+        "are too long. Estimate again once they have ended."
     )
 
 
@@ -94,6 +104,7 @@ def to_figures(found: Estimated, program: Sequence[str]) -> dict[str, Any]:
         "machine": found.machine.name,
         "device": made.device,
         "called_share": found.share,
+        "waited_share": found.waited_share,
         "tensors_bytes": made.tensors_bytes,
         "process_bytes": made.process_bytes,
         "free_bytes": found.free_bytes,
