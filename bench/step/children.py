@@ -52,9 +52,12 @@ class Place:
     disk_bytes_per_s: int = 0
 
 
-def run_child(cell: Cell, steps: int, place: Place, peak_at_budget: int | None) -> dict[str, Any]:
+def run_child(
+    cell: Cell, steps: int, place: Place, peak_at_budget: int | None = None, waits: bool = True
+) -> dict[str, Any]:
     """Trains ``steps`` steps, of which the last ``STEADY_STEPS`` count. ``peak_at_budget`` is what Ebbtide's process
-    peaked at under ``cell.fast``: the limit of a SWAP cell. Raises CellFailed."""
+    peaked at under ``cell.fast``: the limit of a SWAP cell. ``waits``: for plans, which a user does not.
+    Raises CellFailed."""
     _check_fits(cell)
     result, report = place.folder / "result.json", place.folder / "report.json"
     for path in (result, report):
@@ -66,7 +69,7 @@ def run_child(cell: Cell, steps: int, place: Place, peak_at_budget: int | None) 
         if cell.door is Door.SWAP:
             cgroup = stack.enter_context(_swapping_cgroup(peak_at_budget, place))
             command = cgroup.wrap(command)
-        samples = _watch(command, _environment(cell, place), place.limit_s)
+        samples = _watch(command, _environment(cell, place, waits), place.limit_s)
     found = json.loads(result.read_text())
     ended = found.pop("ended_at")
     told = _shortened(json.loads(report.read_text())) if report.exists() else None
@@ -107,10 +110,10 @@ def _command(cell: Cell, steps: int, place: Place, result: Path, report: Path, s
     return [*ours, "--spill", str(place.spill), "--report", str(report), *script]
 
 
-def _environment(cell: Cell, place: Place) -> Mapping[str, str]:
+def _environment(cell: Cell, place: Place, waits: bool) -> Mapping[str, str]:
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES" and not k.startswith("EBBTIDE_")}
     environment["EBBTIDE_REMAKE"] = str(int(cell.remake))
-    environment["EBBTIDE_WAIT_FOR_PLAN"] = "1"  # so that steps are counted from the one that is planned
+    environment["EBBTIDE_WAIT_FOR_PLAN"] = str(int(waits))  # so that steps are counted from the one that is planned
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(place.folder / "inductor")  # one compilation for all pairs
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
     if cell.door is Door.EBBTIDE and place.disk_bytes_per_s:

@@ -100,9 +100,11 @@ _ALL = (
     Net("resnet50-96px", ResNet(12, 96), 1_200_000_000, _MANY),  # of 440 MiB at its peak, two thirds are state
     Net("resnet50-96px-20", ResNet(20, 96), 1_500_000_000, _MANY),  # most of 562 MiB are activations
     Net("llama", Llama(10, 640, 8, 512), 3_500_000_000),
+    Net("llama-1024", Llama(10, 1024, 2, 128), 3_600_000_000),
     Net("gpt-210M", Gpt(12, 1216, 2, 128, bf16=False), 4_700_000_000),
     Net("gpt-400M", Gpt(20, 1280, 2, 128, bf16=False), 7_800_000_000),
     Net("gpt-1B", Gpt(20, 2048, 2, 128, bf16=False), 17_800_000_000),
+    Net("gpt2-xl", Gpt(48, 1600, 1, 512, bf16=True), 29_000_000_000),
     # Seconds instead of minutes, to try the benchmark itself.
     Net("gpt-small", Gpt(4, 256, 4, 128, bf16=True), 900_000_000, _MANY),
     Net("resnet-small", ResNet(4, 96), 1_000_000_000, _MANY),
