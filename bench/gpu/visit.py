@@ -88,6 +88,9 @@ class Visit:
                 begun.append(self._bounded(name, fast, net, *args, **env))
         return [self._wait(each, limit_s) for each in begun]
 
+    def host_time(self) -> None:
+        self._wait(self._start("host-time", self._python("bench.gpu.host_time", "--on", self._device)), limit_s=60)
+
     def on_cpus(self, net: str, *args: str, limit_s: float = 60) -> None:
         """In a quarter of the memory, and plainly with a C library that keeps what is freed; twice, in turn."""
         runs = []
@@ -181,6 +184,7 @@ def first(visit: Visit) -> None:
             limit_s=100,
         )
         visit.same(runs)
+    visit.host_time()
     runs = [visit.plain("xl-plain", "gpt2-xl", "--steps", "12")]
     for share in ("100%", "80%", "60%"):
         runs.append(visit.bounded(f"xl-{share.rstrip('%')}", share, "gpt2-xl", "--steps", "12"))

@@ -220,10 +220,10 @@ void DeviceMemory::sweep(bool all) {
   }
 }
 
-// As long as it may move, and while it is away.
+// As long as it may move, and while it is away. PyTorch forgets the call once another thread was told, too.
 void DeviceMemory::call_me(BlockId id, c10::StorageImpl& storage) {
   bool wanted = !suspended_ || blocks_[id].is_absent();
-  if (wanted == places_[id].is_guarded) return;
+  if (wanted == places_[id].is_guarded && wanted == is_lazy(storage)) return;
   if (wanted) {
     places_[id].is_guarded = call_before_write(storage, &is_reached_unseen);
   } else {
@@ -332,20 +332,24 @@ std::uint64_t DeviceMemory::evict(c10::StorageImpl& storage) {
   return id != kNoBlock && evictable(id) && start_out(id) ? blocks_[id].paged_bytes : 0;
 }
 
-std::uint64_t DeviceMemory::stop() {
+DeviceMemory::Left DeviceMemory::stop() {
   suspend(true);
   Lock lock(mutex_);
   limit_ = 0;
   chaos_rate_ = 0.0;
-  std::uint64_t away = 0;
+  Left left;
   for (BlockId id : blocks_.live()) {
     places_[id].is_kept = false;
-    if (blocks_[id].state == State::Absent) away += blocks_[id].paged_bytes;
+    if (blocks_[id].state == State::Absent) {
+      const HostCopy& copy = *places_[id].host;
+      left.nbytes += blocks_[id].paged_bytes;
+      if (copy.error != 0) left.failure = HostCopies::failure(copy);
+    }
     written(id);  // nothing leaves any more
     if (Strong storage = strong(id)) call_me(id, *storage);
   }
   host_.give_back();
-  return away;
+  return left;
 }
 
 void DeviceMemory::suspend(bool suspends, bool for_a_graph) {

@@ -75,9 +75,13 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   void set_chaos(double rate, std::uint64_t seed);
   c10::Device device() const { return device_; }
   c10::DispatchKey dispatch_key() const { return c10::computeDispatchKey(std::nullopt, std::nullopt, device_); }
+  struct Left {  // what cannot come back
+    std::uint64_t nbytes = 0;
+    std::string failure;  // to read some of it; "": the device has no room
+  };
   // All that is away comes back, as far as there is memory, and nothing moves from then on. Host memory is given back where
-  // nothing lies there any more. How many bytes cannot come.
-  std::uint64_t stop();
+  // nothing lies there any more.
+  Left stop();
   // While a graph is captured, say, nothing moves; all that is away comes back first.
   void suspend(bool suspends, bool for_a_graph = false);
 

@@ -158,10 +158,7 @@ bool DeviceMemory::start_spills(std::uint64_t needed) {
     Place& p = places_[it->id];
     std::uint64_t nbytes = p.host->memory.nbytes;
     if (blocks_[it->id].state == State::Clean && !p.host->extent) {
-      Strong storage = strong(it->id);
-      if (!storage) continue;
       written(it->id);
-      call_me(it->id, *storage);
     } else if (!host_.spill(*p.host, copies_.mark_out())) {
       continue;
     }

@@ -106,7 +106,7 @@ void DeviceMemory::exit() {
     tape_.used(pin.recorded, pin.from_tick, pin.access, pin.moved);
     b.last_use = now_;
     --b.pins;
-    if (b.is_absent()) refuse_no_more(pin.id);  // it was refused to this operator alone
+    if (b.is_absent() && b.pins == 0) refuse_no_more(pin.id);  // it was refused to operators that have ended
     if (!tells<c10::StorageImpl> || places_[pin.id].is_guarded) continue;
     if (Strong storage = strong(pin.id)) call_me(pin.id, *storage);  // its kernel asked for the address
   }

@@ -111,7 +111,7 @@ void forget_lines() {
 BirthLine::BirthLine(Tape& tape) {
   if (!notes_lines() || !tape.records_here()) return;
   tape_ = &tape;
-  tape.at_line(line_here(maker_of_current_node().line).c_str());
+  tape.at_line(line_here(line_of_current_node()).c_str());
 }
 
 BirthLine::~BirthLine() {

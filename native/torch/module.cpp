@@ -333,7 +333,13 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "suspend_device", [](bool suspends) { device_memory().suspend(suspends, /*for_a_graph=*/true); },
       py::call_guard<py::gil_scoped_release>());
-  m.def("stop_device", [] { return device_memory().stop(); }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "stop_device",
+      [] {
+        auto [nbytes, failure] = device_memory().stop();
+        return std::pair(nbytes, failure);
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("pin_on_device", &pin_on_device, py::arg("what"), py::arg("for_good") = false);
   m.def("keep_on_device",
         [](const py::object& what) { for_each_storage(what, [](c10::StorageImpl& storage) { device_memory().keep(storage); }); });

@@ -14,13 +14,27 @@ namespace {
 
 using Key = std::pair<std::uint64_t, std::int64_t>;  // the thread and the number
 
+struct Maker {
+  std::uint32_t module = 0;
+  std::string line;
+};
+
 std::mutex mutex;
-std::map<Key, MakerOfNode>& makers() {
-  static auto* all = new std::map<Key, MakerOfNode>;  // never destroyed: other threads may still run
+std::map<Key, Maker>& makers() {
+  static auto* all = new std::map<Key, Maker>;  // never destroyed: other threads may still run
   return *all;
 }
 
-MakerOfNode& maker(std::int64_t sequence_nr) { return makers()[{at::RecordFunction::currentThreadId(), sequence_nr}]; }
+Maker& maker(std::int64_t sequence_nr) { return makers()[{at::RecordFunction::currentThreadId(), sequence_nr}]; }
+
+// Null: none is known.
+const Maker* maker_of_current_node() {
+  if (torch::autograd::get_current_graph_task_id() == -1) return nullptr;
+  auto node = torch::autograd::get_current_node();
+  if (!node) return nullptr;
+  auto found = makers().find({node->thread_id(), static_cast<std::int64_t>(node->sequence_nr())});
+  return found == makers().end() ? nullptr : &found->second;
+}
 
 }  // namespace
 
@@ -34,13 +48,16 @@ void note_line_of_node(std::int64_t sequence_nr, std::string line) {
   maker(sequence_nr).line = std::move(line);
 }
 
-MakerOfNode maker_of_current_node() {
-  if (torch::autograd::get_current_graph_task_id() == -1) return {};
-  auto node = torch::autograd::get_current_node();
-  if (!node) return {};
+std::uint32_t module_of_current_node() {
   std::lock_guard lock(mutex);
-  auto found = makers().find({node->thread_id(), static_cast<std::int64_t>(node->sequence_nr())});
-  return found == makers().end() ? MakerOfNode{} : found->second;
+  const Maker* made = maker_of_current_node();
+  return made != nullptr ? made->module : 0;
+}
+
+std::string line_of_current_node() {
+  std::lock_guard lock(mutex);
+  const Maker* made = maker_of_current_node();
+  return made != nullptr ? made->line : "";
 }
 
 void forget_makers() {

@@ -8,17 +8,13 @@
 
 namespace ebbtide {
 
-struct MakerOfNode {
-  std::uint32_t module = 0;  // 0: not known
-  std::string line;  // "": not known
-};
-
 // The calling thread is about to make the node with this number. Where it makes none, the next operator has the number, too.
 void note_module_of_node(std::int64_t sequence_nr, std::uint32_t module);
 void note_line_of_node(std::int64_t sequence_nr, std::string line);
 
-// Of the node that the calling thread is in, if it is in a backward pass.
-MakerOfNode maker_of_current_node();
+// Of the node that the calling thread is in. 0 and "": it is in no backward pass, or nothing is known.
+std::uint32_t module_of_current_node();
+std::string line_of_current_node();
 
 void forget_makers();
 

@@ -294,7 +294,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     std::uint32_t module = tape.module();
     if (module != 0 && function.seqNr() >= 0) note_module_of_node(function.seqNr(), module);
     // A forward pass within the backward pass (checkpointing) goes before its node: it enters its modules itself.
-    if (std::uint32_t of_node = module == 0 ? maker_of_current_node().module : 0; of_node != 0) {
+    if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
       entered->module_before = tape.enter_module(of_node);
       entered->in_module_of_node = true;
     }

@@ -131,8 +131,9 @@ def set_device_limit(bytes: int) -> None: ...
 def suspend_device(suspends: bool) -> None:
     """Bring all back, and move nothing until it is called with False."""
 
-def stop_device() -> int:
-    """Bring all back that fits, and move nothing more. Return the bytes that could not come."""
+def stop_device() -> tuple[int, str]:
+    """Bring all back that fits, and move nothing more. Return the bytes that could not come, and why those that cannot
+    be read cannot."""
 
 def pin_on_device(what: Tensor | UntypedStorage, for_good: bool = False) -> bool:
     """Bring a tensor or a storage back and keep it on the device until the step ends, or for good. Return whether it

@@ -77,6 +77,20 @@ class ThroughHost final : public c10d::Backend {
     });
   }
 
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& gathered, at::Tensor& tensor,
+                                                 const c10d::AllgatherOptions& options) override {
+    return send({gathered}, {tensor}, [options](c10d::Backend& host, Tensors& all, Tensors& mine) {
+      return host._allgather_base(all[0], mine[0], options);
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& part, at::Tensor& tensor,
+                                                      const c10d::ReduceScatterOptions& options) override {
+    return send({part}, {tensor}, [options](c10d::Backend& host, Tensors& mine, Tensors& all) {
+      return host._reduce_scatter_base(mine[0], all[0], options);
+    });
+  }
+
  private:
   using Call = std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&, Tensors& to, Tensors& from)>;
 
@@ -97,7 +111,8 @@ class ThroughHost final : public c10d::Backend {
         std::memcpy(each.here.data_ptr(), each.there, each.nbytes);
         from.push_back(each.here);
       }
-      bool is_in_place = sending->to.size() == sending->from.size() && sending->to[0].there == sending->from[0].there;
+      const Beside &first = sending->from[0], &result = sending->to[0];  // what is gathered may be a part of the result
+      bool is_in_place = first.there == result.there && first.nbytes == result.nbytes;
       for (Beside& each : sending->to) to.push_back(each.here);
       if (is_in_place) to = from;
       call(*host, to, from)->wait();

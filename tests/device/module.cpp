@@ -49,6 +49,12 @@ at::Tensor over(const at::Tensor& other) {
       .make_tensor();
 }
 
+// As it is once PyTorch has told two threads at the same time.
+template <typename Storage>
+void forget_call(Storage& storage) {
+  if constexpr (requires { storage.clear_materializer(); }) storage.clear_materializer();
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -56,6 +62,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("default_generator", &lagging::default_generator);
   m.def("fill", &fill);
   m.def("fill_storage", &fill_storage);
+  m.def("forget_call", [](const at::Tensor& tensor) { forget_call(*tensor.storage().unsafeGetStorageImpl()); });
   m.def("first_byte", &first_byte, py::call_guard<py::gil_scoped_release>());
   m.def("over", &over);
   m.def("pinned_by", &lagging::pinned_by);

@@ -1,4 +1,4 @@
-"""Data-parallel training on the tests' device, as torchrun starts it, with DistributedDataParallel."""
+"""Data-parallel training on the tests' device, as torchrun starts it: DistributedDataParallel, or FSDP2."""
 
 import argparse
 from datetime import timedelta
@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.device import lagging
@@ -18,9 +20,22 @@ def through_host(store: dist.Store, rank: int, size: int, timeout: timedelta) ->
     )
 
 
+def sharded(model: nn.Sequential) -> nn.Module:
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    return fully_shard(model)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The rank's own part."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     dist.Backend.register_backend("through_host", through_host, devices=["lagging"])
@@ -28,7 +43,7 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(1)
     model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]).to("lagging")
-    ranks = DistributedDataParallel(model, bucket_cap_mb=0.03)
+    ranks = sharded(model) if args.fsdp else DistributedDataParallel(model, bucket_cap_mb=0.03)
     optimizer = torch.optim.AdamW(ranks.parameters(), lr=1e-3)
     torch.manual_seed(rank)
     losses = []
@@ -39,7 +54,8 @@ def main() -> None:
         optimizer.step()
         losses.append(loss.item())
     moments = [value for state in optimizer.state.values() for value in state.values()]
-    torch.save([losses, [tensor.cpu() for tensor in (*model.parameters(), *moments)]], f"{args.out}.{rank}")
+    state = [local(tensor.detach()).cpu() for tensor in (*model.parameters(), *moments)]
+    torch.save([losses, state], f"{args.out}.{rank}")
     dist.destroy_process_group()
 
 

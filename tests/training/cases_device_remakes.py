@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebbtide import _torch
-from tests.training.cases_device_memory import DEVICE, held, is_all, native, numbers, session
+from tests.training.cases_device_memory import held, is_all, native, numbers, session
+from tests.training.device_jobs import DEVICE
 
 Look = Callable[[Tensor, Tensor, Tensor], Tensor]
 

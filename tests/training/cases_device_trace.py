@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import ebbtide
 from ebbtide.ir.files import load
 from ebbtide.ir.trace import Trace
-from tests.training.cases_device_memory import DEVICE, KEPT, STEPS, begin, bits, differences, plainly, train
+from tests.training.device_jobs import DEVICE, KEPT, STEPS, begin, bits, differences, plainly, train
 
 JOB = "gpt-adamw"
 Seen = Counter[tuple[int, str, int, int]]

@@ -8,8 +8,6 @@ from torch import Tensor
 import ebbtide
 import ebbtide._torch as _torch
 from tests.training.cases_device_memory import (
-    DEVICE,
-    KEPT,
     NUMBERS,
     away,
     held_for_a_while,
@@ -19,6 +17,7 @@ from tests.training.cases_device_memory import (
     session,
     streams_of_copies,
 )
+from tests.training.device_jobs import DEVICE, KEPT
 
 
 def code_without_operators() -> None:
@@ -97,6 +96,19 @@ def made_anew_on_another_stream() -> None:
         first.synchronize()
         assert is_all(made, 0)
         assert _torch.counters()["made_anew_bytes"] > 0
+
+
+def told_to_two_threads_at_once() -> None:
+    """PyTorch then forgets to tell us, until the tensor leaves or returns."""
+    with session():
+        tensor = away(3)
+        assert is_all(tensor, 3)
+        native.forget_call(tensor)
+        assert _torch.evict([tensor]) > 0
+        assert is_all(tensor, 3)
+        native.fill(tensor, 0)
+        _torch.evict([tensor])
+        assert is_all(tensor, 0)
 
 
 def in_a_hook_of_an_operator() -> None:

@@ -173,13 +173,15 @@ def test_what_recording_on_a_device_cannot_do_is_told(options: list[str], said: 
 
 
 @pytest.mark.starts
-def test_ranks_train_side_by_side_each_on_its_device(device: dict[str, str], tmp_path: Path) -> None:
-    """DistributedDataParallel compares its buckets' addresses with no operator; a stream sends them."""
+@pytest.mark.parametrize("kind", [[], ["--fsdp"]])
+def test_ranks_train_side_by_side_each_on_its_device(kind: list[str], device: dict[str, str], tmp_path: Path) -> None:
+    """DistributedDataParallel compares its buckets' addresses with no operator; a stream sends them. FSDP2 gathers
+    parameters into storages that have memory only meanwhile."""
     script = str(ROOT / "tests" / "scripts" / "train_device_ranks.py")
     report = tmp_path / "report.json"
     budget = ("--device", "lagging", "--host", "64MiB", "--fast", "60%", "--wait-for-plan", "--report", str(report))
     for name, command in (("plain", (sys.executable,)), ("bounded", (EBBTIDE, "run", *budget))):
-        done = run(*TORCHRUN, *command, script, "--out", str(tmp_path / name), env=device)
+        done = run(*TORCHRUN, *command, script, *kind, "--out", str(tmp_path / name), env=device)
         assert done.returncode == 0, done.stderr
     for rank in range(2):
         plain, bounded = (torch.load(tmp_path / f"{name}.{rank}") for name in ("plain", "bounded"))

@@ -232,6 +232,7 @@ def test_below_host_memory(case: str, tmp_path: Path) -> None:
         ("storages_are_compared", ()),
         ("memory_of_somebody_else", ()),
         ("on_its_way_back", ()),
+        ("told_to_two_threads_at_once", ()),
         ("made_anew_on_another_stream", ()),
         ("in_a_hook_of_an_operator", ()),
         ("in_an_operator_of_others", ("0",)),

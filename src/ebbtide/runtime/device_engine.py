@@ -183,9 +183,9 @@ class DeviceEngine:
             self._final = self.report()
             _torch.unload_schedules()
             _torch.want_all_recipes(False)
-            away, said = _torch.stop_device(), _torch.counters()["message"]
-            if away and said and said != self._final.trouble:
-                self._warn(f"{format_bytes(away)} of tensors did not come back: {said}")
+            away, failure = _torch.stop_device()
+            if failure:
+                self._warn(f"{format_bytes(away)} of tensors did not come back: {failure}")
             elif away:
                 self._warn(
                     f"{format_bytes(away)} of tensors stay on the host: the device has no room for all at once. "
