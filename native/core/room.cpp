@@ -111,7 +111,7 @@ void Room::claim_over_budget(Shape shape, Attempt why) {
   if (over_budget_) return;
   over_budget_ = exceeded_in_step_ = true;
   const char* reason =
-      stuck && stretch_.thrashes()        ? "a compiled kernel or an operator goes round more storages than the budget holds"
+      stuck && stretch_.thrashes()        ? "a compiled kernel or an operator cycles through more storages than the budget holds"
       : stuck && victims_.areas_refused() ? "what is in memory is small and scattered, and memory areas run short; "
                                             "as root: sysctl vm.max_map_count=1000000"
       : stuck                             ? "an operator needs more at once than the budget holds"

@@ -99,9 +99,9 @@ class BudgetError(EbbtideError):
         if not self.operator:
             return (
                 f"{refused}: {outside}. At least "
-                f"{format_bytes(self.minimum_bytes)} is needed, and what the largest operation works on besides, which "
-                "a first step shows. There is no more memory here to run that step in: run it where there is (it then "
-                f"names the smallest budget that works).{advice}"
+                f"{format_bytes(self.minimum_bytes)} is needed, plus what the largest operation works on, which only a "
+                "first step shows. This machine has no memory for that step: run it where there is more (it then names "
+                f"the smallest budget that works).{advice}"
             )
         besides = ", besides what the process holds outside them and what planning takes"
         smallest = "A budget that works is"

@@ -310,7 +310,7 @@ def test_ctrl_c_in_a_command_ends_it_as_it_ends_a_run(monkeypatch: pytest.Monkey
 def test_a_run_that_is_interrupted_before_its_first_step_blames_nobody_else(tmp_path: Path) -> None:
     done = forked("run", "--fast", "50%", script(tmp_path, "raise KeyboardInterrupt"))
     assert done.returncode == 130
-    assert "it was interrupted before the steps that a budget in percent begins with" in done.stderr
+    assert "it was interrupted before the two steps that find the peak of a percentage" in done.stderr
     assert "accelerate launch" not in done.stderr
 
 

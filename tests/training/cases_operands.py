@@ -177,7 +177,7 @@ def arena_of(nbytes: int) -> Iterator[None]:
         torch.ones(8).add_(1)  # what was going round has ended
         counters = _torch.counters()
     assert counters["over_budget"]
-    assert "goes round more storages than the budget holds" in counters["message"]
+    assert "cycles through more storages than the budget holds" in counters["message"]
     assert "compiled kernel" in counters["largest_operator"]
     assert counters["largest_operator_bytes"] >= 24 * MIB
 

@@ -14,7 +14,7 @@ BELOW_THE_REST = (
     "the budget is less than the process holds without its tensors, and no step ended that would show which one works, "
     "so it was never in force: the process was bounded by what there is. PyTorch alone takes some 200 MiB"
 )
-INTERRUPTED = "it was interrupted before the steps that a budget in percent begins with had ended"
+INTERRUPTED = "it was interrupted before the two steps that find the peak of a percentage had ended"
 LOCKED = (
     "the script has locked its memory (mlockall), which fills gigabytes of tables that Ebbtide only reserves: drop "
     "that call, which a budget makes needless, or run without Ebbtide"

@@ -68,10 +68,10 @@ def verify(
 ) -> None:
     """Prove that a script ends with the same bits within a budget.
 
-    Runs the script three times, each in a fresh process: twice on stock PyTorch, then within the budget. Compares bit
-    for bit the tensors from which backward starts. After the last optimizer step, compares all parameters, gradients,
-    buffers and optimizer state. The exit status is 0 only if the bits are the same, the budget held, and bytes of every
-    kind moved.
+    Runs the script three times, each in a fresh process: on stock PyTorch, within the budget, and on stock PyTorch
+    again. Compares bit for bit the tensors from which backward starts. After the last optimizer step, compares all
+    parameters, gradients, buffers and optimizer state. The exit status is 0 only if the bits are the same, the budget
+    held, and bytes of every kind moved.
 
     Each run writes into a copy of the current directory. Or put {out} where the script's arguments name its output, as
     in `ebbtide verify train.py --output {out}`; then the script runs where it is. A few steps are enough: let the
