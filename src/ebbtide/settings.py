@@ -143,9 +143,9 @@ class Settings:
     fast: Budget | None = None  # the budget
     fast_node: int | None = None  # the budget of all ranks on this node together
     spill: tuple[str, ...] = ()  # directories for evicted contents, in stripes
-    tiers: tuple[SlowerTier, ...] = ()  # tiers before the spill file, the fastest first
+    tiers: tuple[SlowerTier, ...] = ()  # tiers between memory and the spill file
     device: str | None = None  # the accelerator whose memory is bounded, in place of the process's
-    host_bytes: int | None = None  # with a device: the most host memory that is pinned; default half of what is free
+    host_bytes: int | None = None  # with a device: the most host memory to pin; default: half of the free
     report: str | None = None  # the report's file
     policy: str = "ebbtide"  # the planner or policy that decides which storages move when
     plan: str | None = None  # a saved plan, in place of a planner
@@ -160,13 +160,13 @@ class Settings:
     fake: bool = False  # for ebbtide.record: fake tensors, modelled times
     lines: bool = False  # a saved step says which line made each storage
     min_storage_bytes: int = 64 * KIB  # the smallest storage that is managed
-    piece_bytes: int = 16 * MIB  # storages of twice this move in pieces of at least this
+    piece_bytes: int = 16 * MIB  # storages of twice this size move in pieces of at least this size
     io_threads: int = 2  # native threads for each slower tier
     watchdog_s: float = 30.0  # after a longer wait for room, the run goes over budget, with a warning
-    chaos_rate: float = 0.0  # for tests: probability of a random eviction at each allocation
-    chaos_seed: int = 0  # for tests: the seed of these evictions
-    checksum: bool | str = False  # bytes that come back are compared with those written; with `pages`, clean ones too
-    remake: Remake = Remake()  # plans may have contents made anew; `check` compares their bytes; not by `-NAME`
+    chaos_rate: float = 0.0  # for tests: probability of a random move at each operator and allocation
+    chaos_seed: int = 0  # for tests: the seed of these moves
+    checksum: bool | str = False  # bytes read back are compared with those written; with `pages`, clean storages too
+    remake: Remake = Remake()  # plans may make contents anew; `check` compares bytes; `-NAME` excludes an operator
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 
