@@ -19,7 +19,7 @@ import ebbtide
 from ebbtide._planning import BUILT_FOR_TORCH
 from ebbtide.host.torch_versions import DEVELOPED_WITH, TRIED
 from tests.helpers.paths import ROOT
-from tests.versions.try_them import HEADINGS, Tried, outcome, pairs
+from tests.versions.try_them import HEADINGS, SUITE, Tried, outcome, pairs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TAG = f"--tag-build=+torch{BUILT_FOR_TORCH}"
@@ -105,6 +105,13 @@ def test_the_citation_has_the_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"version: {ebbtide.__version__}\n" in citation
     assert f"## {ebbtide.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_suite_of_make_versions_is_there() -> None:
+    for each in SUITE:
+        path, _, name = each.partition("::")
+        assert (ROOT / path).exists(), each
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), each
 
 
 def test_what_make_versions_says_of_a_suite() -> None:

@@ -29,7 +29,7 @@ SUITE = (
     "tests/capture",
     "tests/runtime",
     "tests/recorders",
-    "tests/simulator/test_native_engine.py",
+    "tests/simulator/test_native_simulator.py",
     "tests/training/test_recording.py",
     "tests/training/test_command.py",
     "tests/training/test_same_bits.py::test_a_case_gives_the_same_bits_as_planned_and_its_steps_follow_the_plan",
