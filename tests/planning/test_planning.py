@@ -349,7 +349,7 @@ def test_where_there_is_no_room_for_both_training_waits_and_says_so(native: Nati
     assert process.waited[-1] is None
     assert made.report() is not None
     assert (warned, len(said)) == ([], 2)
-    assert "no room beside each other" in said[0]
+    assert "do not fit side by side" in said[0]
     assert said[1] == "from step 3 on steps follow a plan; its forecast: 1.00 s a step, and 0 B written"
 
 

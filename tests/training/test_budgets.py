@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_told_once_and_followed_again_when_it_can() -> No
     assert told.wait(60)
     follower.close()
     assert seen == [700]
-    assert said == ["what memory there is cannot be read (gone), so the bound stays as it is until it can"]
+    assert said == ["free memory cannot be read (gone), so the bound stays as it is until it can"]
 
 
 def laid_out(root: Path, v1: bool) -> Path:

@@ -201,8 +201,8 @@ class BudgetInForce:
         arena = self._share(self._live_peak)
         self._take(arena)
         self._say(
-            f"a step's tensors peak at {format_bytes(self._live_peak)} by now, so they have {format_bytes(arena)} of "
-            "memory from here"
+            f"a step's tensors peak at {format_bytes(self._live_peak)} by now, so their limit is {format_bytes(arena)} "
+            "from here on"
         )
         if counters["over_budget"] and not self._over_budget_told and before < self._need(counters).nbytes <= arena:
             _torch.reset_trouble()

@@ -38,7 +38,7 @@ def device_memory(device: DeviceFacts, is_named: bool = True) -> Finding:
 
 def pinned_memory(view: View, device: DeviceFacts) -> Finding:
     """Examine where tensors go that leave the device."""
-    means = "what leaves the device goes to pinned host memory, by default to at most half of what is free"
+    means = "tensors that leave the device go to pinned host memory, by default to at most half of the free memory"
     limit, free = memory_limit(view.proc).nbytes, available(view)
     most = (limit if free is None else min(limit, free)) // 2
     found = f"a run pins at most about {format_bytes(most)}"
@@ -63,8 +63,8 @@ def allocator(view: View) -> Finding:
 
 
 def unseen_accesses(torch_version: str) -> Finding:
-    means = "C++ code may take a tensor without an operator, and PyTorch tells of that since 2.13"
+    means = "C++ code may take a tensor without an operator, and PyTorch reports that since 2.13"
     if tuple(int(part) for part in torch_version.split(".")[:2]) >= _TELLS_OF_WRITES:
-        return Finding("unseen accesses", Level.OK, f"torch {torch_version} tells of them", means)
-    found = f"torch {torch_version} tells of none, so what leaves is copied each time, also where it did not change"
+        return Finding("unseen accesses", Level.OK, f"torch {torch_version} reports them", means)
+    found = f"torch {torch_version} reports none, so tensors that leave are copied each time, even unchanged ones"
     return Finding("unseen accesses", Level.HINT, found, means, "use torch 2.13 or newer")

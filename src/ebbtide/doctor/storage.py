@@ -38,7 +38,7 @@ class SpillTrial:
 
 def storage(view: View, asked: Sequence[str]) -> list[Finding]:
     """Return one PROBLEM where a directory cannot serve; otherwise several findings for each, which name it."""
-    means = "what leaves memory is written to an unnamed file there"
+    means = "tensors that leave memory are written to an unnamed file there"
     cure = "name a writable directory on a local disk with --spill or EBBTIDE_SPILL"
     try:
         directories = choose_spill_directories(asked, view.proc)
@@ -110,7 +110,7 @@ def _move(call: "object", file: int, pages: mmap.mmap, verb: str) -> None:
 
 def spill_kind(directory: Path, kind: str) -> Finding:
     found = f"{directory}, on {kind}"
-    means = "what leaves memory is written to an unnamed file there, many times its size in a long run"
+    means = "tensors that leave memory are written to an unnamed file there, many times their size in a long run"
     cure = "name a directory on a local disk, best NVMe, with --spill or EBBTIDE_SPILL"
     if kind in _NETWORK_KINDS or kind.startswith("fuse"):
         return Finding("spill directory", Level.HINT, f"{found}, a network or user-space file system", means, cure)

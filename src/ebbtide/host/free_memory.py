@@ -94,5 +94,5 @@ class Follower:
         except (OSError, ValueError) as error:
             if not self._said:
                 self._said = True
-                self._say(f"what memory there is cannot be read ({error}), so the bound stays as it is until it can")
+                self._say(f"free memory cannot be read ({error}), so the bound stays as it is until it can")
             return before

@@ -59,7 +59,7 @@ class PendingPlan:
             return False
         say(
             f"training waits while step {self.step} is planned: a step and the {self.needed_bytes // MIB} MiB that "
-            "planning takes have no room beside each other"
+            "planning takes do not fit side by side"
         )
         return self.asked.wait(None)
 

@@ -210,7 +210,7 @@ class Session(Driven):
                 self._warn(said)
         if bounds.said:
             self._say(bounds.said)
-        self._say(f"what leaves memory is written to {', '.join(map(str, spill))}")
+        self._say(f"tensors that leave memory are written to {', '.join(map(str, spill))}")
         self._progress.start()
         if bounds.process_bytes:
             named = bounds.size is not None
@@ -254,7 +254,7 @@ class Session(Driven):
             raise
         self._driver = self._engine = engine
         below = f", and then to {', '.join(map(str, spill))}" if spill else ""
-        self._say(f"what leaves {device} goes to at most {format_bytes(host_bytes)} of pinned host memory{below}")
+        self._say(f"tensors that leave {device} go to at most {format_bytes(host_bytes)} of pinned host memory{below}")
         self._progress.start()
         self._keep_report()
 
