@@ -39,7 +39,7 @@ constexpr const char* kUnmade =
     "a forked child touched a tensor that its parent had given up, to make it anew from others: pass it a copy (a clone, a NumPy "
     "array, a file), or switch this off (EBBTIDE_REMAKE=0)";
 constexpr const char* kNoAreas =
-    "a forked child touched a tensor that it could not be given for want of memory areas; as root: sysctl vm.max_map_count=1000000";
+    "a forked child touched a tensor that it could not get, because memory areas ran out; as root: sysctl vm.max_map_count=1000000";
 
 // Pages for what is read, given back unless they have come to their place.
 class Pages {

@@ -63,8 +63,8 @@ from ebbtide.errors import SettingError
     "--device",
     metavar="NAME",
     help="Bound the memory of an accelerator (cuda, cuda:1, auto) and not the process's. --fast is then a size for all "
-    "tensors there, or a share. What leaves goes to pinned host memory, and then to --spill, if named. Default size: "
-    "what the device has free.",
+    "tensors there, or a share. Tensors that leave go to pinned host memory, and then to --spill, if named. Default: "
+    "the free memory of the device.",
 )
 @click.option("--host", metavar="SIZE", help="With --device: the most host memory to pin. Default: half of the free.")
 @click.option(

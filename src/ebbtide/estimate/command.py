@@ -46,13 +46,13 @@ class ScriptFailedError(EbbtideError):
         ended = how_it_ended(self.status)
         if self.raised == OF_FAKES:
             why = (
-                f"the script {ended} on fake tensors, which have shapes and no numbers, so nothing can be estimated. "
-                "`ebbtide trace` records a step with real ones"
+                f"the script {ended} on fake tensors, which have shapes but no numbers, so nothing can be estimated. "
+                "`ebbtide trace` records a step with real tensors"
             )
         elif self.raised or self.status != 1:
             why = (
                 f"the script {ended} before its second step had, so nothing can be estimated. If it does not under "
-                "python, it asked for numbers, which fake tensors have not: `ebbtide trace` records real ones"
+                "python, it read numbers, which fake tensors do not have: `ebbtide trace` records real tensors"
             )
         else:
             why = "the script ended before it had made two steps, so nothing can be estimated"

@@ -157,8 +157,8 @@ class DeviceEngine:
                 limit = int(self._live_peak * self._fraction)
                 self._is_set = True
                 self._say(
-                    f"a step's tensors on {self._run.device} peak at {format_bytes(self._live_peak)}; from here they "
-                    f"have {format_bytes(limit)} there"
+                    f"a step's tensors on {self._run.device} peak at {format_bytes(self._live_peak)}; their limit "
+                    f"there is {format_bytes(limit)} from here on"
                 )
                 _torch.set_device_limit(limit)
                 _torch.reset_peaks()
