@@ -6,7 +6,6 @@
 #include <atomic>
 #include <barrier>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -18,8 +17,7 @@ using namespace ebbtide;
 TEST(evicted_bytes_come_back_by_touch_alone_in_both_regions) {
   Arena& arena = make_arena(0);
   for (std::size_t n : {std::size_t{4096}, 100 * std::size_t{1024}, 2 * kMiB, 9 * kMiB, 32 * kMiB + 12}) {
-    void* p = arena.allocate(n);
-    fill(p, n, 1);
+    char* p = filled_block(arena, n, 1);
     CHECK(arena.evict(p) >= n && arena.state(p) == State::Absent);
     CHECK(filled(p, n, 1));
     CHECK(arena.state(p) == State::Clean);
@@ -39,10 +37,7 @@ TEST(live_bytes_may_be_four_times_the_budget_and_held_bytes_never_exceed_it) {
   constexpr std::size_t kLimit = 64 * kMiB, kBlock = 8 * kMiB;
   Arena& arena = make_arena(kLimit);
   std::vector<void*> blocks;
-  for (unsigned i = 0; i < 32; ++i) {
-    blocks.push_back(arena.allocate(kBlock));
-    fill(blocks.back(), kBlock, i);
-  }
+  for (unsigned i = 0; i < 32; ++i) blocks.push_back(filled_block(arena, kBlock, i));
   for (unsigned round = 0; round < 2; ++round) {
     for (unsigned i = 0; i < 32; ++i) CHECK(filled(blocks[i], kBlock, i));
   }
@@ -67,10 +62,8 @@ TEST(pages_of_a_freed_block_serve_the_next_one_of_its_size) {
 
 TEST(operands_stay_resident_until_the_operator_ends) {
   Arena& arena = make_arena(32 * kMiB);
-  void* a = arena.allocate(8 * kMiB);
-  void* b = arena.allocate(8 * kMiB);
-  fill(a, 8 * kMiB, 1);
-  fill(b, 8 * kMiB, 2);
+  char* a = filled_block(arena, 8 * kMiB, 1);
+  char* b = filled_block(arena, 8 * kMiB, 2);
   arena.evict(a);
   arena.evict(b);
   const Operand operands[] = {{a}, {b}};
@@ -93,16 +86,12 @@ TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
   Arena& arena = make_arena(16 * kMiB);
   std::vector<Operand> wanted;
   for (unsigned i = 0; i < 3; ++i) {
-    void* p = arena.allocate(4 * kMiB);
-    fill(p, 4 * kMiB, i);
+    char* p = filled_block(arena, 4 * kMiB, i);
     CHECK(arena.evict(p) > 0);
     wanted.push_back({p});
   }
   std::vector<void*> old;
-  for (unsigned i = 0; i < 3; ++i) {
-    old.push_back(arena.allocate(4 * kMiB));
-    fill(old.back(), 4 * kMiB, 10 + i);
-  }
+  for (unsigned i = 0; i < 3; ++i) old.push_back(filled_block(arena, 4 * kMiB, 10 + i));
   arena.enter("current", {}, Work::Itself);  // what came before it may be evicted
   arena.prefetch(wanted);
   for (const Operand& w : wanted) arena.fetch(w.address);
@@ -117,13 +106,11 @@ TEST(a_prefetch_brings_what_there_is_room_for_and_makes_room_for_the_rest) {
 
 TEST(an_outer_operators_operands_may_be_evicted_while_an_inner_one_runs) {
   Arena& arena = make_arena(16 * kMiB);
-  void* a = arena.allocate(8 * kMiB);
-  fill(a, 8 * kMiB, 1);
+  char* a = filled_block(arena, 8 * kMiB, 1);
   const Operand outer[] = {{a}};
   arena.enter("outer", outer, Work::Itself);
   arena.enter("inner", {}, Work::Itself);
-  void* b = arena.allocate(16 * kMiB);
-  fill(b, 16 * kMiB, 2);
+  char* b = filled_block(arena, 16 * kMiB, 2);
   CHECK(arena.state(a) == State::Absent && !arena.counters().over_budget && filled(b, 16 * kMiB, 2));
   arena.release(b);
   arena.exit();
@@ -164,8 +151,7 @@ TEST(an_operator_larger_than_the_budget_goes_over_it_and_says_so) {
 
 TEST(where_nothing_can_be_evicted_the_bytes_that_were_reserved_are_known) {
   Arena& arena = make_arena(8 * kMiB);
-  void* pinned = arena.allocate(4 * kMiB);
-  fill(pinned, 4 * kMiB, 1);
+  char* pinned = filled_block(arena, 4 * kMiB, 1);
   arena.pin(pinned);
   Operand none[] = {{pinned, Access::Read, 0}};
   arena.enter("fits alone", std::span(none).first(0), Work::Itself);
@@ -243,11 +229,9 @@ TEST(operators_that_wait_for_each_other_do_not_wait) {
   std::barrier both_hold(2);
   auto needs_all = [&] {
     arena.enter("needs all", {}, Work::Itself);
-    void* a = arena.allocate(4 * kMiB);
-    fill(a, 4 * kMiB, 1);
+    char* a = filled_block(arena, 4 * kMiB, 1);
     both_hold.arrive_and_wait();
-    void* b = arena.allocate(4 * kMiB);
-    fill(b, 4 * kMiB, 2);
+    char* b = filled_block(arena, 4 * kMiB, 2);
     CHECK(filled(a, 4 * kMiB, 1) && filled(b, 4 * kMiB, 2));  // after its end that is a fault, which waits for nobody
     arena.exit();
     arena.release(a);
@@ -293,8 +277,7 @@ TEST(the_watchdog_counts_from_where_a_wait_began) {
 
 TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
   Arena& arena = make_arena(0);
-  void* a = arena.allocate(16 * kMiB);
-  fill(a, 16 * kMiB, 1);
+  char* a = filled_block(arena, 16 * kMiB, 1);
   std::uint64_t bound = process_resident_bytes() + 64 * kMiB;
   arena.set_limits(0, bound);
   std::uint64_t before = arena.counters().arena_limit;
@@ -387,8 +370,7 @@ TEST(a_disk_that_never_answers_makes_the_watchdog_go_over_budget_instead_of_hang
   options.hook = {interfere, interference};
   options.watchdog_ns = 50'000'000;
   Arena& arena = make_arena(4 * kMiB, options);
-  void* p = arena.allocate(4 * kMiB);
-  fill(p, 4 * kMiB, 1);
+  char* p = filled_block(arena, 4 * kMiB, 1);
   std::thread evictor([&] { arena.evict(p); });
   interference->reached.acquire();  // the one chunk of the eviction is stuck in the disk
   void* q = arena.allocate(4 * kMiB);
@@ -407,8 +389,7 @@ TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drain
   options.hook = {interfere, interference};
   Arena& arena = make_arena(0, options);
   for (unsigned round = 0; round < 20; ++round) {
-    void* p = arena.allocate(4 * kMiB);
-    fill(p, 4 * kMiB, round);
+    char* p = filled_block(arena, 4 * kMiB, round);
     interference->armed = true;
     std::thread evictor([&] { arena.evict(p); });
     interference->reached.acquire();
@@ -456,8 +437,7 @@ TEST(several_threads_touching_one_absent_block_all_see_its_bytes) {
 
 TEST(a_pinned_block_stays_and_takes_the_kernels_writes) {
   Arena& arena = make_arena(8 * kMiB);
-  auto* p = static_cast<char*>(arena.allocate(4 * kMiB));
-  fill(p, 4 * kMiB, 1);
+  char* p = filled_block(arena, 4 * kMiB, 1);
   CHECK(arena.evict(p) > 0);
   int fd = open("/dev/zero", O_RDONLY);
   CHECK(read(fd, p, 100) < 0 && errno == EFAULT);  // what the kernel says of an absent block
@@ -511,27 +491,22 @@ TEST(what_lies_between_two_edges_of_a_step_is_never_negative_whatever_is_classif
 
 TEST(a_forked_child_reads_data_but_does_not_inherit_training_memory) {
   Arena& arena = make_arena(64 * kMiB);
-  void* data = arena.allocate(4 * kMiB);
-  void* weights = arena.allocate(4 * kMiB);
-  fill(data, 4 * kMiB, 1);
-  fill(weights, 4 * kMiB, 2);
+  char* data = filled_block(arena, 4 * kMiB, 1);
+  char* weights = filled_block(arena, 4 * kMiB, 2);
   arena.classify(weights, Kind::Parameter);
   arena.evict(data);
-  pid_t child = fork();  // make_arena had the fork handlers registered
-  if (child == 0) {
+  CHECK(in_child([&] {  // make_arena had the fork handlers registered
     bool right = filled(data, 4 * kMiB, 1);
-    static_cast<char*>(data)[0] = 9;  // private to the child
-    _exit(right ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    data[0] = 9;  // private to the child
+    return right;
+  }));
   CHECK(filled(data, 4 * kMiB, 1) && filled(weights, 4 * kMiB, 2));
-  child = fork();
+  pid_t child = fork();
   if (child == 0) {
     std::freopen("/dev/null", "w", stderr);
-    _exit(static_cast<char*>(weights)[5] == 0 ? 3 : 4);
+    _exit(weights[5] == 0 ? 3 : 4);
   }
+  int status = 0;
   waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 3 && WEXITSTATUS(status) != 4));
   CHECK(arena.evict(data) > 0 && filled(data, 4 * kMiB, 1));
@@ -554,15 +529,11 @@ TEST(what_a_forked_child_needs_comes_back_though_training_memory_fills_the_budge
   }
   CHECK(arena.counters().reserved > 28 * kMiB);
   for (void* p : data) CHECK(arena.state(p) == State::Absent);
-  pid_t child = fork();
-  if (child == 0) {
+  CHECK(in_child([&] {
     bool right = true;
     for (unsigned i = 0; i < 3; ++i) right = right && filled(data[i], sizes[i], i);
-    _exit(right ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return right;
+  }));
   CHECK(arena.counters().reserved_peak <= 32 * kMiB && !arena.counters().over_budget);
   for (unsigned i = 0; i < 8; ++i) CHECK(filled(weights[i], 8 * kMiB, 10 + i));
   arena.check_invariants();

@@ -1,9 +1,13 @@
 // The little that the native tests need: checks that name their place, and a run that names its tests.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "../core/arena.hpp"
@@ -58,3 +62,33 @@ inline bool filled(const void* p, std::size_t n, unsigned seed) {
   }
   return true;
 }
+
+inline char* filled_block(ebbtide::Arena& arena, std::size_t n, unsigned seed) {
+  auto* p = static_cast<char*>(arena.allocate(n));
+  fill(p, n, seed);
+  return p;
+}
+
+// Whether it returns true in a forked child, which ends with it.
+template <typename Run>
+bool in_child(Run run) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) _exit(run() ? 0 : 1);
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child);
+  return status == 0;
+}
+
+// What a call is refused with; "" if it is not.
+template <typename Error = ebbtide::ArenaError, typename Call>
+std::string refusal_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -87,36 +86,30 @@ void flip(char* at) {
 
 void lose(char* at) { CHECK(madvise(at, kSmallPage, MADV_DONTNEED) == 0); }
 
-// How a process ends in which this befalls a clean storage that is looked at.
-int status_after(void (*befalls)(char*)) {
-  pid_t child = fork();
-  if (child == 0) {
+// Whether a process ends well in which this befalls a clean storage that is looked at.
+bool ends_well_after(void (*befalls)(char*)) {
+  return in_child([&] {
     Arena& arena = make_arena(0);
-    auto* p = static_cast<char*>(arena.allocate(kStorage));
-    fill(p, kStorage, 7);
+    char* p = filled_block(arena, kStorage, 7);
     CHECK(arena.evict(p) > 0 && arena.fetch(p) == 0 && arena.state(p) == State::Clean);
     if (befalls != nullptr) befalls(p + 3 * kMiB);
     for (int i = 0; i < 64; ++i) CHECK(arena.look_at_clean_pages());
-    _exit(0);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  return status;
+    return true;
+  });
 }
 
 }  // namespace
 
 TEST(a_clean_storage_that_changes_in_memory_is_found) {
-  CHECK(status_after(nullptr) == 0);
-  CHECK(status_after(flip) != 0);
-  CHECK(status_after(lose) != 0);
+  CHECK(ends_well_after(nullptr));
+  CHECK(!ends_well_after(flip));
+  CHECK(!ends_well_after(lose));
 }
 
 TEST(what_is_written_to_is_not_compared) {
   Arena& arena = make_arena(0);
   CHECK(!arena.look_at_clean_pages());
-  auto* p = static_cast<char*>(arena.allocate(kStorage));
-  fill(p, kStorage, 7);
+  char* p = filled_block(arena, kStorage, 7);
   CHECK(!arena.look_at_clean_pages());
   CHECK(arena.evict(p) > 0 && !arena.look_at_clean_pages());
   CHECK(filled(p, kStorage, 7) && arena.look_at_clean_pages());

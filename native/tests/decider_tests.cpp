@@ -1,6 +1,5 @@
 // The parts that need no arena: the decider, and the simulator's order.
 #include <algorithm>
-#include <cstring>
 #include <random>
 #include <sys/stat.h>
 

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -45,55 +44,39 @@ struct WithCalls {
 
 TEST(a_failed_write_keeps_the_block_and_fails_the_allocation_that_needed_the_room) {
   Arena& arena = make_arena(16 * kMiB);
-  void* a = arena.allocate(8 * kMiB);
-  void* b = arena.allocate(8 * kMiB);
-  fill(a, 8 * kMiB, 1);
-  fill(b, 8 * kMiB, 2);
+  char* a = filled_block(arena, 8 * kMiB, 1);
+  char* b = filled_block(arena, 8 * kMiB, 2);
   {
     WithCalls calls({failing<&SpillFile::Calls::pwritev>, real.preadv, real.fallocate});
     error_given = ENOSPC;
     errors_left = 1 << 30;
     CHECK(arena.evict(a) == 0 && arena.state(a) == State::Dirty);
-    try {
-      arena.allocate(8 * kMiB);
-      CHECK(false);
-    } catch (const ArenaError& error) {
-      CHECK(std::strstr(error.what(), "No space left") != nullptr);
-    }
+    CHECK(has(refusal_of([&] { arena.allocate(8 * kMiB); }), "No space left"));
     CHECK(arena.evict(a) == 0 && arena.evict(b) == 0);  // after what the allocation began: no failure is still to come
     errors_left = 0;
   }
   arena.check_invariants();
-  void* c = arena.allocate(8 * kMiB);  // the disk has room again
-  fill(c, 8 * kMiB, 3);
+  char* c = filled_block(arena, 8 * kMiB, 3);  // the disk has room again
   CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2) && filled(c, 8 * kMiB, 3));
   arena.check_invariants();
 }
 
 TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   Arena& arena = make_arena(8 * kMiB);
-  void* a = arena.allocate(8 * kMiB);
-  fill(a, 8 * kMiB, 1);
+  char* a = filled_block(arena, 8 * kMiB, 1);
   WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
                      errno = ENOSPC;
                      return -1;
                    }});
-  try {
-    arena.allocate(8 * kMiB);
-    CHECK(false);
-  } catch (const ArenaError& error) {
-    CHECK(std::strstr(error.what(), "cannot reserve") != nullptr);
-  }
+  CHECK(has(refusal_of([&] { arena.allocate(8 * kMiB); }), "cannot reserve"));
   CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
   arena.check_invariants();
 }
 
 TEST(a_full_disk_is_not_asked_at_the_end_of_every_operator) {
   Arena& arena = make_arena(0);
-  void* a = arena.allocate(8 * kMiB);
-  void* b = arena.allocate(8 * kMiB);
-  fill(a, 8 * kMiB, 1);
-  fill(b, 8 * kMiB, 2);
+  char* a = filled_block(arena, 8 * kMiB, 1);
+  char* b = filled_block(arena, 8 * kMiB, 2);
   static std::atomic<int> asked;
   asked = 0;
   constexpr int kOperators = 2000;
@@ -110,17 +93,11 @@ TEST(a_full_disk_is_not_asked_at_the_end_of_every_operator) {
     }
     CHECK(asked > 0 && asked < kOperators);
     int before = asked;
-    try {
-      arena.allocate(8 * kMiB);
-      CHECK(false);
-    } catch (const ArenaError& error) {
-      CHECK(std::strstr(error.what(), "cannot reserve") != nullptr);
-    }
+    CHECK(has(refusal_of([&] { arena.allocate(8 * kMiB); }), "cannot reserve"));
     CHECK(asked > before);
   }
   CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2));
-  void* c = arena.allocate(8 * kMiB);  // the disk has room again
-  fill(c, 8 * kMiB, 3);
+  char* c = filled_block(arena, 8 * kMiB, 3);  // the disk has room again
   CHECK(filled(a, 8 * kMiB, 1) && filled(b, 8 * kMiB, 2) && filled(c, 8 * kMiB, 3));
   arena.check_invariants();
 }
@@ -155,17 +132,9 @@ TEST(a_full_disk_is_no_error_where_a_tier_before_it_holds_all) {
                      return -1;
                    }});
   std::vector<void*> all;
-  for (unsigned i = 0; i < 4; ++i) {
-    all.push_back(ground.arena->allocate(8 * kMiB));
-    fill(all.back(), 8 * kMiB, i);
-  }
-  try {
-    ground.arena->allocate(8 * kMiB);
-    CHECK(false);
-  } catch (const ArenaError& error) {
-    CHECK(std::strstr(error.what(), "in the spill directory /") != nullptr);
-    CHECK(std::strstr(error.what(), "free space there") != nullptr);
-  }
+  for (unsigned i = 0; i < 4; ++i) all.push_back(filled_block(*ground.arena, 8 * kMiB, i));
+  std::string said = refusal_of([&] { ground.arena->allocate(8 * kMiB); });
+  CHECK(has(said, "in the spill directory /") && has(said, "free space there"));
   for (unsigned round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < 4; ++i) {
       CHECK(filled(all[i], 8 * kMiB, i + round));
@@ -181,16 +150,11 @@ TEST(where_a_full_tier_refuses_what_was_written_what_it_has_already_goes) {
   tiers.push_back(std::make_unique<MockTier>(Behaviour{.capacity = 8 * kMiB}));
   Arena& arena = make_arena(40 * kMiB, {}, std::move(tiers));
   std::vector<void*> written;
-  for (unsigned i = 0; i < 4; ++i) {
-    written.push_back(arena.allocate(8 * kMiB));
-    fill(written.back(), 8 * kMiB, i);
-  }
-  void* clean = arena.allocate(8 * kMiB);
-  fill(clean, 8 * kMiB, 4);
+  for (unsigned i = 0; i < 4; ++i) written.push_back(filled_block(arena, 8 * kMiB, i));
+  char* clean = filled_block(arena, 8 * kMiB, 4);
   CHECK(arena.evict(clean) == 8 * kMiB && arena.fetch(clean) == 0 && filled(clean, 8 * kMiB, 4));
   for (int i = 0; i < 100; ++i) arena.prefetch(std::vector<Operand>{{clean}});  // used last: it would stay
-  void* last = arena.allocate(8 * kMiB);
-  fill(last, 8 * kMiB, 5);
+  char* last = filled_block(arena, 8 * kMiB, 5);
   CHECK(arena.state(clean) == State::Absent && !arena.counters().over_budget);
   for (unsigned i = 0; i < 4; ++i) CHECK(arena.state(written[i]) == State::Dirty && filled(written[i], 8 * kMiB, i));
   CHECK(filled(clean, 8 * kMiB, 4) && filled(last, 8 * kMiB, 5));
@@ -199,8 +163,7 @@ TEST(where_a_full_tier_refuses_what_was_written_what_it_has_already_goes) {
 
 TEST(a_read_error_is_retried_then_reported_and_the_file_copy_stays) {
   Arena& arena = make_arena(0);
-  void* p = arena.allocate(2 * kMiB);
-  fill(p, 2 * kMiB, 1);
+  char* p = filled_block(arena, 2 * kMiB, 1);
   arena.evict(p);
   WithCalls calls({real.pwritev, failing<&SpillFile::Calls::preadv>, real.fallocate});
   error_given = EIO;
@@ -219,8 +182,7 @@ TEST(short_transfers_are_continued) {
   Arena& arena = make_arena(0);
   WithCalls calls({in_pieces<&SpillFile::Calls::pwritev>, in_pieces<&SpillFile::Calls::preadv>, real.fallocate});
   for (std::size_t n : {64 * std::size_t{1024}, 5 * kMiB}) {
-    void* p = arena.allocate(n);
-    fill(p, n, 9);
+    char* p = filled_block(arena, n, 9);
     CHECK(arena.evict(p) > 0 && filled(p, n, 9));
   }
 }
@@ -261,8 +223,7 @@ constexpr std::size_t kSizes[] = {std::size_t{20} << 10, 8 * kMiB,
 TEST(one_flipped_bit_is_read_again_and_many_are_an_error) {
   Arena& arena = make_arena(0);
   for (std::size_t n : kSizes) {
-    void* p = arena.allocate(n);
-    fill(p, n, 5);
+    char* p = filled_block(arena, n, 5);
     CHECK(arena.evict(p) > 0);
     WithCalls calls({real.pwritev, read_flipped, real.fallocate});
     flip_in = n > kMiB ? 2 : 1;  // not the first chunk
@@ -280,8 +241,7 @@ TEST(writes_that_are_lost_or_torn_or_go_astray_are_seen) {
   for (std::size_t n : kSizes) {
     for (auto write : {write_astray, write_nowhere, write_torn}) {
       Arena& arena = make_arena(0);
-      void* p = arena.allocate(n);
-      fill(p, n, 6);
+      char* p = filled_block(arena, n, 6);
       CHECK(arena.evict(p) > 0);  // so that the file holds something
       fill(p, n, 7);
       {
@@ -298,8 +258,7 @@ TEST(writes_that_are_lost_or_torn_or_go_astray_are_seen) {
 TEST(what_left_without_a_checksum_comes_back_without_one) {
   Arena& arena = make_arena(0);
   arena.set_checksum(false);
-  void* p = arena.allocate(8 * kMiB);
-  fill(p, 8 * kMiB, 8);
+  char* p = filled_block(arena, 8 * kMiB, 8);
   CHECK(arena.evict(p) > 0);
   arena.set_checksum(true);
   CHECK(arena.fetch(p) == 0 && filled(p, 8 * kMiB, 8));

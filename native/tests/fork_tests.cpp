@@ -65,17 +65,13 @@ TEST(a_forked_child_has_the_bytes_of_the_fork_wherever_they_were_and_whenever_th
       for (std::size_t n : kSizes) {
         Arena& arena = make_arena(64 * kMiB);
         if (in_step) arena.begin_step();
-        auto* data = static_cast<char*>(arena.allocate(n));
-        fill(data, n, 1);
+        char* data = filled_block(arena, n, 1);
         if (away) CHECK(arena.evict(data) > 0);
         Child child([&] {
           if (!filled(data, n, 1)) return false;
           std::memset(data, 3, n);
-          pid_t pid = fork();  // a child's child has what the child has
-          if (pid == 0) _exit(data[0] == 3 && data[n - 1] == 3 && arena.pin(data) == 0 && data[n / 2] == 3 ? 0 : 1);
-          int status = 1;
-          waitpid(pid, &status, 0);
-          return status == 0 && arena.evict(data) == 0;  // a child never writes to the file
+          auto has_it = [&] { return data[0] == 3 && data[n - 1] == 3 && arena.pin(data) == 0 && data[n / 2] == 3; };
+          return in_child(has_it) && arena.evict(data) == 0;  // a child never writes to the file
         });
         CHECK(filled(data, n, 1));
         if (!away) {  // the parent changes its own; what the child shares stays as it was
@@ -94,12 +90,8 @@ TEST(a_forked_child_has_the_bytes_of_the_fork_wherever_they_were_and_whenever_th
 TEST(a_forked_child_reads_what_is_larger_than_the_budget_by_parts_and_the_parent_moves_nothing) {
   Arena& arena = make_arena(16 * kMiB);
   std::vector<char*> data;
-  for (unsigned i = 0; i < 12; ++i) {
-    data.push_back(static_cast<char*>(arena.allocate(8 * kMiB)));
-    fill(data.back(), 8 * kMiB, i);
-  }
-  auto* weights = static_cast<char*>(arena.allocate(8 * kMiB));
-  fill(weights, 8 * kMiB, 100);
+  for (unsigned i = 0; i < 12; ++i) data.push_back(filled_block(arena, 8 * kMiB, i));
+  char* weights = filled_block(arena, 8 * kMiB, 100);
   arena.classify(weights, Kind::Parameter);
   std::uint64_t before = arena.counters().fetched[4];
   Child child([&] {
@@ -116,8 +108,7 @@ TEST(a_forked_child_reads_what_is_larger_than_the_budget_by_parts_and_the_parent
 
 TEST(a_forked_child_that_closes_the_spill_file_is_told_so) {
   Arena& arena = make_arena(0);
-  auto* data = static_cast<char*>(arena.allocate(5 * kMiB));
-  fill(data, 5 * kMiB, 1);
+  char* data = filled_block(arena, 5 * kMiB, 1);
   CHECK(arena.evict(data) > 0);
   Child child([&] {
     for (int fd = 3; fd < 1000; ++fd) close(fd);
@@ -133,8 +124,7 @@ TEST(what_a_parent_changes_or_frees_after_the_fork_is_refused_to_the_child_and_n
   for (bool freed : {false, true}) {
     for (std::size_t n : kSizes) {
       Arena& arena = make_arena(0);
-      auto* data = static_cast<char*>(arena.allocate(n));
-      fill(data, n, 1);
+      char* data = filled_block(arena, n, 1);
       CHECK(arena.evict(data) > 0);
       Child child([&] { return *static_cast<volatile char*>(data) == 77; });
       if (freed) {
@@ -153,11 +143,9 @@ TEST(what_a_parent_changes_or_frees_after_the_fork_is_refused_to_the_child_and_n
 TEST(training_state_in_a_child_is_a_sentence_whoever_took_the_signal_and_nothing_else_lies_there) {
   for (bool away : {false, true}) {
     Arena& arena = make_arena(0);
-    auto* weights = static_cast<char*>(arena.allocate(12 * kMiB));
-    auto* freed = static_cast<char*>(arena.allocate(12 * kMiB));
-    fill(weights, 12 * kMiB, 1);
+    char* weights = filled_block(arena, 12 * kMiB, 1);
+    char* freed = filled_block(arena, 12 * kMiB, 1);
     arena.classify(weights, Kind::Parameter);
-    fill(freed, 12 * kMiB, 1);
     arena.release(freed);
     if (away) CHECK(arena.evict(weights) > 0);
     for (char* touched : {weights, freed}) {
@@ -173,14 +161,7 @@ TEST(training_state_in_a_child_is_a_sentence_whoever_took_the_signal_and_nothing
       Ended ended = child.end();
       CHECK(!ended.well() && ended.said.find("training state") != std::string::npos);
     }
-    Child child([&] {
-      try {
-        arena.pin(weights);
-      } catch (const ArenaError& error) {
-        return std::strstr(error.what(), "training state") != nullptr;
-      }
-      return false;
-    });
+    Child child([&] { return has(refusal_of([&] { arena.pin(weights); }), "training state"); });
     CHECK(child.end().well());
     CHECK(filled(weights, 12 * kMiB, 1));
     arena.check_invariants();
@@ -202,8 +183,7 @@ TEST(a_forked_child_reads_other_bytes_again_and_never_takes_them) {
   for (std::size_t n : kSizes) {
     for (int flips : {1, 3}) {
       Arena& arena = make_arena(0);
-      auto* data = static_cast<char*>(arena.allocate(n));
-      fill(data, n, 1);
+      char* data = filled_block(arena, n, 1);
       CHECK(arena.evict(data) > 0);
       Child child([&] {
         SpillFile::calls = &flipping;

@@ -1,7 +1,4 @@
 // Tiers that are used in place: pages go there and come back, under whoever uses them.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,11 +20,7 @@ struct Ground {
     tiers.push_back(std::make_unique<FileTier>(std::vector<std::string>{spill_directory()}));
     arena = &make_arena(limit, {}, std::move(tiers));
   }
-  char* filled_block(std::size_t bytes, unsigned seed) const {
-    auto* p = static_cast<char*>(arena->allocate(bytes));
-    fill(p, bytes, seed);
-    return p;
-  }
+  char* filled_block(std::size_t bytes, unsigned seed) const { return ::filled_block(*arena, bytes, seed); }
   MockMemory* memory;
   Arena* arena;
 };
@@ -180,10 +173,7 @@ TEST(a_forked_child_reads_what_lies_in_place_and_its_pages_stay_while_it_may) {
   Arena& arena = *ground.arena;
   char* p = ground.filled_block(8 * kMiB, 1);
   CHECK(arena.evict(p) > 0);
-  pid_t pid = fork();
-  if (pid == 0) _exit(filled(p, 8 * kMiB, 1) ? 0 : 1);
-  int status = 1;
-  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+  CHECK(in_child([&] { return filled(p, 8 * kMiB, 1); }));
   CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == kInMemory);  // not moved: a child may share them
   CHECK(arena.evict(p, 2) > 0 && arena.tiers_with(p) == kInFile && arena.fetch(p) == 0 && arena.evict(p) > 0);
   CHECK((arena.tiers_with(p) & kInMemory) != 0 && filled(p, 8 * kMiB, 1));
@@ -255,13 +245,7 @@ TEST(a_schedule_has_storages_begin_in_place_and_moves_them_where_it_says) {
   s.commands = {{2, Verb::Fetch, number, 1, 0}};
   Schedule nowhere = s;
   nowhere.storages[0].begins = 7;
-  bool refused = false;
-  try {
-    arena.load_schedule(nowhere);
-  } catch (const std::invalid_argument&) {
-    refused = true;
-  }
-  CHECK(refused);
+  CHECK(!refusal_of<std::invalid_argument>([&] { arena.load_schedule(nowhere); }).empty());
   arena.load_schedule(s);
   for (int i = 0; i < 2; ++i) {
     step();

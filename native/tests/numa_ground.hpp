@@ -24,14 +24,7 @@ inline std::unique_ptr<ebbtide::NumaTier> make_numa_tier(std::uint64_t capacity)
 
 // Where the kernel has no nodes, or a container may not place memory; says so.
 inline bool no_numa() {
-  static const std::string why = [] {
-    try {
-      make_numa_tier(kMiB);
-    } catch (const ebbtide::ArenaError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  }();
+  static const std::string why = refusal_of([] { make_numa_tier(kMiB); });
   if (!why.empty()) std::printf("  skipped: %s\n", why.c_str());
   return !why.empty();
 }

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -48,10 +47,8 @@ TEST(what_is_evicted_lies_on_the_other_numa_node_and_what_is_here_on_the_first) 
   NumaGround ground(0, 64 * kMiB);
   Arena& arena = *ground.arena;
   const unsigned far = far_node().number;
-  auto* data = static_cast<char*>(arena.allocate(12 * kMiB));
-  auto* here = static_cast<char*>(arena.allocate(5 * kMiB + 4096));
-  fill(data, 12 * kMiB, 1);
-  fill(here, 5 * kMiB + 4096, 2);
+  char* data = filled_block(arena, 12 * kMiB, 1);
+  char* here = filled_block(arena, 5 * kMiB + 4096, 2);
   for (unsigned round = 0; round < 4; ++round) {
     CHECK(lies_on(0, data, 12 * kMiB) && lies_on(0, here, 5 * kMiB + 4096));
     CHECK(ground.tier->space().used == 0);
@@ -140,8 +137,7 @@ TEST(a_full_numa_node_is_an_errno_and_the_file_takes_over_and_nobody_is_killed) 
   std::printf("  node %u is full with %s\n", node.number, BytesText(taken).text);
 
   NumaGround ground(0, 64 * kMiB);
-  auto* data = static_cast<char*>(ground.arena->allocate(32 * kMiB));
-  fill(data, 32 * kMiB, 1);
+  char* data = filled_block(*ground.arena, 32 * kMiB, 1);
   CHECK(ground.arena->evict(data) > 0 && ground.arena->tiers_with(data) == 4);  // in the file
   CHECK(ground.tier->space().used == 0);
   CHECK(filled(data, 32 * kMiB, 1) && ground.arena->counters().message.empty());
@@ -161,8 +157,7 @@ TEST(a_full_numa_node_is_an_errno_and_the_file_takes_over_and_nobody_is_killed) 
   munmap(hog, node.bytes);
 
   NumaGround after(0, 64 * kMiB);
-  auto* again = static_cast<char*>(after.arena->allocate(32 * kMiB));
-  fill(again, 32 * kMiB, 3);
+  char* again = filled_block(*after.arena, 32 * kMiB, 3);
   CHECK(after.arena->evict(again) > 0 && after.arena->tiers_with(again) == 2 && lies_on(node.number, again, 32 * kMiB) &&
         filled(again, 32 * kMiB, 3));
 }
@@ -188,8 +183,7 @@ TEST(a_numa_node_full_of_page_cache_has_room) {
   const std::size_t bytes = round_up(far_node().free + 64 * kMiB, kHugePage);  // more than is free
   CHECK(bytes < node.free / 2);
   NumaGround ground(0, bytes);
-  auto* data = static_cast<char*>(ground.arena->allocate(bytes));
-  fill(data, bytes, 1);
+  char* data = filled_block(*ground.arena, bytes, 1);
   CHECK(ground.arena->evict(data) > 0 && ground.arena->tiers_with(data) == 2 && filled(data, bytes, 1));
   CHECK(lies_on(node.number, data, bytes));
   unlink(path.c_str());

@@ -1,7 +1,6 @@
 // Free runs against a naive count, and the pages of a region against what they held.
 #include <algorithm>
 #include <fstream>
-#include <cstring>
 #include <random>
 #include <string>
 #include <utility>

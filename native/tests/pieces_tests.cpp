@@ -1,7 +1,4 @@
 // Storages in pieces: each piece moves on its own, operators need those that they touch, and what nobody touched takes nothing.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <thread>
 
@@ -86,8 +83,7 @@ TEST(what_nobody_touched_takes_no_memory_and_no_traffic) {
 
 TEST(an_operator_that_goes_through_its_operands_in_order_works_on_more_than_there_is) {
   Arena& arena = make_arena_in_pieces(4 * kLeast);
-  void* a = arena.allocate(6 * kLeast);
-  fill(a, 6 * kLeast, 1);
+  char* a = filled_block(arena, 6 * kLeast, 1);
   const Operand all[] = {{a, Access::Read, 6 * kLeast}};
   arena.enter("copy", all, Work::InOrder);
   void* b = arena.allocate(6 * kLeast);  // its result
@@ -102,8 +98,7 @@ TEST(an_operator_that_goes_through_its_operands_in_order_works_on_more_than_ther
 
 TEST(an_operator_that_needs_its_operands_at_once_still_does) {
   Arena& arena = make_arena_in_pieces(4 * kLeast);
-  void* a = arena.allocate(6 * kLeast);
-  fill(a, 6 * kLeast, 1);
+  char* a = filled_block(arena, 6 * kLeast, 1);
   const Operand all[] = {{a, Access::Read, 6 * kLeast}};
   arena.enter("mm", all, Work::Itself);
   for (std::size_t i = 0; i < 6; ++i) CHECK(arena.state(piece(a, i)) != State::Absent);
@@ -155,8 +150,7 @@ TEST(pieces_are_born_one_after_another_on_the_tape_when_they_are_first_used) {
 
 TEST(a_pin_holds_the_pieces_of_a_range_or_all_of_them) {
   Arena& arena = make_arena_in_pieces(6 * kLeast);
-  void* p = arena.allocate(4 * kLeast);
-  fill(p, 4 * kLeast, 1);
+  char* p = filled_block(arena, 4 * kLeast, 1);
   CHECK(arena.evict(p) == 4 * kLeast && !arena.is_resident(p));
   CHECK(arena.pin(piece(p, 1) + 8, kMiB) == 0 && arena.is_pinned_from_outside(p));
   CHECK(arena.state(piece(p, 1)) == State::Dirty && arena.state(p) == State::Absent);
@@ -181,8 +175,7 @@ TEST(a_schedule_moves_pieces_as_the_storages_that_they_are) {
   std::size_t number = arena.load_schedule(s);
   arena.begin_step();
   arena.enter("birth", {}, Work::Itself);
-  void* p = arena.allocate(2 * kLeast);
-  fill(p, 2 * kLeast, 1);
+  char* p = filled_block(arena, 2 * kLeast, 1);
   arena.exit();
   arena.enter("idle", {}, Work::Itself);
   while (arena.state(piece(p, 1)) != State::Absent) std::this_thread::yield();
@@ -202,14 +195,11 @@ TEST(a_forked_child_inherits_each_piece_where_it_is) {
   arena.evict(p);
   arena.enter("first", first, Work::Itself);  // one is here, one is away, two are untouched
   arena.exit();
-  pid_t child = fork();
-  if (child == 0) {
+  CHECK(in_child([&] {
     bool same = filled(p, 2 * kLeast, 1);
     std::memset(piece(p, 3), 1, 8);
-    _exit(same && piece(p, 2)[0] == 0 ? 0 : 1);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return same && piece(p, 2)[0] == 0;
+  }));
   CHECK(arena.state(piece(p, 3)) == State::Untouched && filled(p, 2 * kLeast, 1));
   arena.check_invariants();
 }

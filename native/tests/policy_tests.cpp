@@ -9,8 +9,7 @@ using namespace ebbtide;
 TEST(under_evict_all_an_operand_leaves_when_its_outermost_operator_has_ended) {
   Arena& arena = make_arena(64 * kMiB);
   arena.set_policy(*find_policy("evict-all"));
-  void* p = arena.allocate(4 * kMiB);
-  fill(p, 4 * kMiB, 1);
+  char* p = filled_block(arena, 4 * kMiB, 1);
   const Operand operands[] = {{p, Access::Read}};
   arena.enter("outer", operands, Work::Itself);
   arena.enter("inner", operands, Work::Itself);
@@ -35,8 +34,7 @@ TEST(under_first_touch_what_found_room_stays_and_visitors_go) {
   arena.set_policy(*find_policy("first-touch"));
   std::vector<void*> blocks;
   for (unsigned i = 0; i < 4; ++i) {  // the first to come is forced out by the third, which is transient from birth
-    blocks.push_back(arena.allocate(6 * kMiB));
-    fill(blocks.back(), 6 * kMiB, i);
+    blocks.push_back(filled_block(arena, 6 * kMiB, i));
   }
   auto use = [&](unsigned i) {
     const Operand operands[] = {{blocks[i], Access::Read}};

@@ -1,7 +1,4 @@
 // Contents that can be made anew: they leave without a copy, and nobody sees them half made, or made of what has changed.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -316,14 +313,11 @@ TEST(a_forked_child_sees_the_pieces_that_are_there_and_no_other_until_they_are_m
   Sum s = make_sum(arena, 3 * kLeast);
   arena.evict(piece(s, 1), 1, 8);
   for (int made = 0; made <= 1; ++made) {
-    pid_t child = fork();
-    if (child == 0) {
+    CHECK(in_child([&] {
       bool right = s.sum[5] == 10 * 2654435761u + 3;
       bool all = arena.state(piece(s, 1)) != State::Unmade && is_right(s);
-      _exit(right && all == (made == 1) ? 0 : 1);
-    }
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+      return right && all == (made == 1);
+    }));
     CHECK(is_right(s));
   }
   arena.check_invariants();

@@ -76,8 +76,7 @@ TEST(what_is_large_leaves_where_areas_are_too_few_for_what_is_small) {
   Options options = few_areas();
   Arena& arena = make_arena(0, options);
   auto all = storages(arena, kCount);
-  void* large = arena.allocate(kMiB);
-  fill(large, kMiB, 7);
+  char* large = filled_block(arena, kMiB, 7);
   for (unsigned i = 0; i < kCount; i += 2) arena.evict(all[i]);
   CHECK(arena.evict(all[1]) > 0);  // between two that are away
   auto kept = std::ranges::find_if(all, [&](void* p) { return arena.evict(p) == 0; });

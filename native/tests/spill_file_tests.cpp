@@ -126,13 +126,8 @@ TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
 
 TEST(a_spill_directory_that_does_not_exist_is_an_error_that_says_what_to_do) {
   std::string missing = std::string(spill_directory()) + "/nobody made this one";
-  try {
-    SpillFile file({spill_directory(), missing});
-    CHECK(false);
-  } catch (const ArenaError& error) {
-    CHECK(std::strstr(error.what(), missing.c_str()) != nullptr);
-    CHECK(std::strstr(error.what(), "--spill") != nullptr);
-  }
+  std::string said = refusal_of([&] { SpillFile file({spill_directory(), missing}); });
+  CHECK(has(said, missing.c_str()) && has(said, "--spill"));
 }
 
 TEST(every_byte_of_several_files_lies_in_its_stripe_once) {
@@ -218,12 +213,7 @@ TEST(an_arena_over_two_directories_names_the_full_one_and_moves_to_both) {
   {
     WithCalls with(watching);
     full_nth = 2;
-    try {
-      arena.allocate(16 * kMiB);
-      CHECK(false);
-    } catch (const ArenaError& error) {
-      CHECK(std::strstr(error.what(), other.path.c_str()) != nullptr);
-    }
+    CHECK(has(refusal_of([&] { arena.allocate(16 * kMiB); }), other.path.c_str()));
     full_nth = 0;
     char* b = static_cast<char*>(arena.allocate(16 * kMiB));
     std::memset(b, 2, 16 * kMiB);

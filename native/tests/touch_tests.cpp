@@ -19,10 +19,7 @@ namespace {
 
 std::vector<char*> blocks_of_2_mib(Arena& arena, unsigned count) {
   std::vector<char*> all;
-  for (unsigned i = 0; i < count; ++i) {
-    all.push_back(static_cast<char*>(arena.allocate(2 * kMiB)));
-    fill(all.back(), 2 * kMiB, i);
-  }
+  for (unsigned i = 0; i < count; ++i) all.push_back(filled_block(arena, 2 * kMiB, i));
   return all;
 }
 
@@ -115,8 +112,7 @@ int half_way_and_lost(void* address, std::size_t bytes, int protection) {
 TEST(protection_that_fails_half_way_is_put_right) {
   for (auto call : {half_way, half_way_and_lost}) {
     Arena& arena = make_arena(0);
-    auto* p = static_cast<char*>(arena.allocate(400 * 1000));
-    fill(p, 400 * 1000, 1);
+    char* p = filled_block(arena, 400 * 1000, 1);
     mprotect_call = call;
     half_failures = 1;
     CHECK(arena.evict(p) == 0 && arena.state(p) == State::Dirty);
@@ -155,8 +151,7 @@ int status_of(void (*run)(Arena&), Arena& arena) {
 
 TEST(the_net_stays_however_often_others_take_the_signal) {
   Arena& arena = make_arena(0);
-  char* p = static_cast<char*>(arena.allocate(4 * kMiB));
-  fill(p, 4 * kMiB, 1);
+  char* p = filled_block(arena, 4 * kMiB, 1);
   auto cycles = [](Arena& a) {
     for (int i = 0; i < 1000; ++i) {
       take(i % 3 == 1 ? switched_off : someone_elses, i % 2 == 0 ? SA_NODEFER : 0);

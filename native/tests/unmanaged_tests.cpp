@@ -62,8 +62,7 @@ TEST(the_peak_of_the_process_is_what_it_touched) {
   std::size_t before = process_peak_bytes(), resident = process_resident_bytes();
   CHECK(before > 0 && resident > 0);
   Arena& arena = make_arena(64 * kMiB);
-  void* p = arena.allocate(32 * kMiB);
-  fill(p, 32 * kMiB, 1);
+  char* p = filled_block(arena, 32 * kMiB, 1);
   CHECK(process_peak_bytes() >= resident + 32 * kMiB);
   arena.release(p);
 }
