@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.occupancy import PageSize, arena_pages, live_bytes, needed_bytes, peak
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
+from ebbtide.simulator import simulate
+from ebbtide.simulator.lowering import lower
+from ebbtide.simulator.result import Outcome
 
 PAGE = 4096
 R, W = int(Access.READ), int(Access.WRITE)
@@ -20,6 +25,37 @@ def disk(read: int = 10**9, write: int = 10**9, both: int | None = None, latency
     links = (Link("dram", "file", write, latency_ns, shares), Link("file", "dram", read, latency_ns, shares))
     groups = () if both is None else (LinkGroup("disk", both),)
     return Machine("a disk", Origin.ASSUMED, (Tier("dram", InPlace.ALL), Tier("file", InPlace.NOTHING)), links, groups)
+
+
+DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)
+
+
+def three_tiers(host_bytes: int, host: int = 8 * 10**9, ssd: int = 2 * 10**9) -> Machine:
+    """An accelerator, its host and an SSD, with links of so many bytes per second."""
+    links = tuple(
+        Link(source, target, rate)
+        for slow, rate in (("host", host), ("ssd", ssd))
+        for source, target in (("gpu", slow), (slow, "gpu"))
+    )
+    tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, host_bytes), Tier("ssd", InPlace.NOTHING))
+    return Machine("three tiers", Origin.ASSUMED, tiers, links)
+
+
+def least_and_most(trace: Trace, pages: PageSize = arena_pages) -> tuple[int, int]:
+    """The least budget that operations need, and one that is never short."""
+    return peak(needed_bytes(trace, pages)), peak(live_bytes(trace, pages))
+
+
+def budget_at(trace: Trace, share: float, pages: PageSize = arena_pages) -> int:
+    """Between the two."""
+    least, most = least_and_most(trace, pages)
+    return max(least + int(share * (most - least)), 1)
+
+
+def simulated(found: Plan, trace: Trace, machine: Machine) -> Outcome:
+    """A step under the plan, within its own budget."""
+    bounded = machine.with_budget(found.budget_bytes)
+    return simulate(lower(found, trace, bounded), trace, bounded, arena_pages)
 
 
 def step(times_ns: Sequence[int], storages: Sequence[Storage], accesses: Sequence[tuple[int, int, int]]) -> Trace:

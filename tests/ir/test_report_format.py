@@ -109,53 +109,11 @@ def test_a_bound_that_a_step_has_beaten_is_null_and_not_shown() -> None:
     assert "1.80 s a step expected, 1.60 s without waiting; made" in render_summary(planned)
 
 
-def test_the_fields_are_those_that_are_documented() -> None:
+def test_the_json_has_the_fields_of_the_records() -> None:
     value = json.loads(REPORT.to_json())
-    assert list(value) == [
-        "format",
-        "version",
-        "policy",
-        "fast_bytes",
-        "arena_budget_bytes",
-        "process_peak_bytes",
-        "unbounded_peak_bytes",
-        "arena_peak_bytes",
-        "arena_mean_bytes",
-        "budget_violated",
-        "trouble",
-        "adopted_bytes",
-        "outside_bytes",
-        "outside",
-        "plan",
-        "steps",
-        "left_out_steps",
-        "left_out_written_bytes",
-        "bounded_as_asked",
-        "planned_as_asked",
-        "resident_peak_bytes",
-        "resident_mean_bytes",
-        "written_bytes",
-        "updates",
-        "tiers",
-        "device",
-        "trained_parameters",
-        "moment",
-        "process_peak_before_bytes",
-    ]
     step = value["steps"][1]
-    assert list(step) == [
-        "wall_s",
-        "cpu_s",
-        "stall_s",
-        "evicted_bytes",
-        "fetched_bytes",
-        "written_bytes",
-        "minor_faults",
-        "mode",
-        "inconsistent",
-        "made_anew_bytes",
-        "made_anew_s",
-    ]
+    assert [*value] == [field.name for field in fields(RunReport)]
+    assert [*step] == [field.name for field in fields(StepReport)]
     assert list(step["stall_s"]) == ["room", "late_prefetch", "demand_fetch"]
     assert list(step["evicted_bytes"]) == ["total", *KINDS]
     assert step["evicted_bytes"]["total"] == 100 << 20

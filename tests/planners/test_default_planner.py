@@ -27,10 +27,7 @@ from ebbtide.simulator import simulate_policy
 from ebbtide.units import MIB
 from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
-from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
-
-DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)
-
+from tests.helpers.make_steps import DISK, PAGE, R, W, disk, least_and_most, network, page_traces, parameter, step
 
 def read(value: dict[str, Any]) -> tuple[Trace, Machine]:
     trace, its_machine = read_tiertrace(json.dumps(value).encode())
@@ -39,8 +36,7 @@ def read(value: dict[str, Any]) -> tuple[Trace, Machine]:
 
 
 def times_at(trace: Trace, machine: Machine, parts: int) -> list[int]:
-    page_bytes = page_size_of(machine)
-    least, most = peak(needed_bytes(trace, page_bytes)), peak(live_bytes(trace, page_bytes))
+    least, most = least_and_most(trace, page_size_of(machine))
     budgets = sorted({max(least + (most - least) * part // parts, 1) for part in range(parts + 1)})
     roomy = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))
     return [ebbtide(trace, roomy, budget).predicted_ns for budget in budgets]
@@ -221,7 +217,7 @@ def test_what_lies_on_a_node_for_good_leaves_the_rest_of_it_to_what_moves(share:
         for ends in ((slow, "dram"), ("dram", slow))
     )  # fmt: skip
     machine = Machine("a node and a file", Origin.ASSUMED, tiers, links, exclusive=True)
-    least, most = peak(needed_bytes(trace, page_size_of(machine))), peak(live_bytes(trace, page_size_of(machine)))
+    least, most = least_and_most(trace, page_size_of(machine))
     budget = least + (most - least) // 6
     found = ebbtide(trace, machine, budget)
     assert check_plan(found, trace, machine.with_budget(budget), page_size_of(machine)) == ()

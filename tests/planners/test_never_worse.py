@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.trace import Storages, Trace
 from ebbtide.machines import find_machine, names
@@ -19,7 +19,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.rivals import rival_plans
 from ebbtide.simulator import simulate
 from ebbtide.simulator.lowering import lower
-from tests.helpers.make_steps import disk, network, page_traces
+from tests.helpers.make_steps import budget_at, disk, network, page_traces
 from tests.helpers.paths import DATA
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,7 @@ RECORDED = DATA / "mlp.trace"
 def times_ns(trace: Trace, machine: Machine, share: float) -> dict[str, int]:
     """The simulated step of each planner that has a plan within the budget."""
     page_bytes, found = page_size_of(machine), dict[str, int]()
-    least, most = peak(needed_bytes(trace, page_bytes)), peak(live_bytes(trace, page_bytes))
-    budget = max(least + int(share * (most - least)), 1)
+    budget = budget_at(trace, share, page_bytes)
     bounded = machine.with_budget(budget)
     for name in BUILT_IN:
         try:

@@ -11,13 +11,12 @@ import pytest
 from ebbtide import planners
 from ebbtide.errors import EbbtideWarning, PlanError, SettingError
 from ebbtide.ir.machine import InPlace
-from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import Planner
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.simulator.registry import Registry
-from tests.helpers.make_steps import disk, network
+from tests.helpers.make_steps import budget_at, disk, network
 from tests.helpers.paths import ROOT
 
 DISK = disk()
@@ -41,8 +40,7 @@ def test_a_planner_of_another_package_is_found_by_name(monkeypatch: pytest.Monke
 
 def test_a_plan_without_a_bound_gets_ours_and_no_time_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = network(8)
-    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
-    budget = least + (most - least) // 10
+    budget = budget_at(trace, 0.1)
     bound = lower_bound_ns(trace, DISK, budget)
     ours = plan("g10", trace, DISK, budget)
     assert bound > trace.step_ns
@@ -83,8 +81,7 @@ def test_the_planner_in_the_docs_works_and_the_table_has_all(tmp_path: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     registry(monkeypatch, ("coldest", "in_the_docs:coldest"))
     trace = network()
-    needed, live = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
-    found = plan("coldest", trace, IN_PLACE, (needed + live) // 2)
+    found = plan("coldest", trace, IN_PLACE, budget_at(trace, 0.5))
     assert any(stay.tier == "file" for stay in found.stays)
     assert found.lower_bound_ns == trace.step_ns < found.predicted_ns
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == set(BUILT_IN)

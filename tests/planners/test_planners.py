@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError, SettingError, TiersTooSmallError
 from ebbtide.ir.check import check_plan, require_valid
-from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Access, Storage, StorageKind, Storages, Trace
@@ -20,33 +20,31 @@ from ebbtide.planners import PLANNERS, plan
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search import timing
 from ebbtide.planners.search.idle_table import idle_table
-from ebbtide.simulator import simulate
 from ebbtide.simulator.lowering import lower
 from ebbtide.units import MIB, format_time
-from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
-
-DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)
-
-
-def budget_of(trace: Trace, share: float) -> int:
-    """Between the least that can work and what is never short."""
-    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
-    return max(least + int(share * (most - least)), 1)
-
-
-def simulated_ns(found: Plan, trace: Trace, machine: Machine) -> int:
-    bounded = machine.with_budget(found.budget_bytes)
-    return simulate(lower(found, trace, bounded), trace, bounded, arena_pages).step_ns
-
-
+from tests.helpers.make_steps import (
+    DISK,
+    PAGE,
+    R,
+    W,
+    budget_at,
+    disk,
+    least_and_most,
+    network,
+    page_traces,
+    parameter,
+    simulated,
+    step,
+    three_tiers,
+)
 @settings(max_examples=150, deadline=None)
 @given(page_traces(tenants=True), st.floats(0, 1))
 @pytest.mark.slow
 def test_ebbtide_keeps_every_promise(trace: Trace, share: float) -> None:
-    budget = budget_of(trace, share)
+    budget = budget_at(trace, share)
     found = ebbtide(trace, DISK, budget)
     assert check_plan(found, trace, DISK.with_budget(budget), arena_pages) == ()
-    assert found.lower_bound_ns <= simulated_ns(found, trace, DISK) == found.predicted_ns
+    assert found.lower_bound_ns <= simulated(found, trace, DISK).step_ns == found.predicted_ns
     assert replace(ebbtide(trace, DISK, budget), plan_ns=0) == replace(found, plan_ns=0)
 
 
@@ -54,7 +52,7 @@ def test_ebbtide_keeps_every_promise(trace: Trace, share: float) -> None:
 @given(page_traces(), st.floats(0, 1))
 def test_tiertrain_moves_activations_alone_and_says_if_the_budget_is_not_kept(trace: Trace, share: float) -> None:
     trace = replace(trace, storages=Storages.from_rows(replace(row, nbytes=row.nbytes * 32) for row in trace.storages))
-    budget = budget_of(trace, share)
+    budget = budget_at(trace, share)
     found = plan("tiertrain", trace, DISK, budget)
     level = peak(occupancy(trace, found.stays, ["dram"], arena_pages)["dram"])
     assert (found.status is PlanStatus.OVER_BUDGET) == (level > budget)
@@ -87,7 +85,7 @@ def brute_force_ns(trace: Trace, machine: Machine, budget: int) -> int:
                     break
                 found = Plan("all", PlanStatus.FEASIBLE, trace.signature(), budget, 10**18, 0, 0, tuple(stays))
                 require_valid(found, trace, machine.with_budget(budget), arena_pages)
-                best = min(best, simulated_ns(found, trace, machine))
+                best = min(best, simulated(found, trace, machine).step_ns)
     assert int(live.max()) > budget or best == trace.step_ns
     return best
 
@@ -106,7 +104,7 @@ RATIOS: list[float] = []
 @pytest.mark.slow
 def test_brute_force_is_hardly_faster(trace: Trace, share: float) -> None:
     assume(uses_all(trace) and 1 <= len(idle_table(trace)) <= 6)
-    budget = budget_of(trace, share)
+    budget = budget_at(trace, share)
     best = brute_force_ns(trace, DISK, budget)
     ours = ebbtide(trace, DISK, budget).predicted_ns
     RATIOS.append(ours / max(best, 1))
@@ -124,7 +122,7 @@ def test_brute_force_is_mostly_equalled() -> None:
 @pytest.mark.slow
 def test_a_network_needs_far_less_memory_for_little_time(share: float) -> None:
     trace = network(layers=8)
-    budget = budget_of(trace, share)
+    budget = budget_at(trace, share)
     found = plan("ebbtide", trace, disk(2 * 10**9, 4 * 10**9, 5 * 10**9), budget)
     assert found.predicted_ns <= 1.25 * found.lower_bound_ns
     moved = {stay.storage for stay in found.stays if stay.tier == "file"}
@@ -135,7 +133,7 @@ def test_a_network_needs_far_less_memory_for_little_time(share: float) -> None:
 def test_more_budget_never_makes_a_plan_worse() -> None:
     trace = network(layers=6)
     machine = disk(10**9, 2 * 10**9, 2 * 10**9)
-    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
+    least, most = least_and_most(trace)
     times = [ebbtide(trace, machine, budget).predicted_ns for budget in range(least, most + PAGE, (most - least) // 12)]
     for earlier, later in pairwise(times):
         assert later <= earlier * 1.003
@@ -150,10 +148,7 @@ def test_clean_storages_are_not_written() -> None:
         [parameter(4 * PAGE, n_ticks)] * 3,
         [(number, tick, R) for number in range(3) for tick in (number, number + 3)],
     )
-    found = ebbtide(trace, DISK, 4 * PAGE)
-    bounded = DISK.with_budget(4 * PAGE)
-    moved = simulate(lower(found, trace, bounded), trace, bounded, arena_pages).moved_bytes
-    assert moved == {"file->dram": 6 * 4 * PAGE}
+    assert simulated(ebbtide(trace, DISK, 4 * PAGE), trace, DISK).moved_bytes == {"file->dram": 6 * 4 * PAGE}
 
 
 def test_contents_that_are_final_are_written_while_they_are_read() -> None:
@@ -169,18 +164,12 @@ def test_contents_that_are_final_are_written_while_they_are_read() -> None:
 
 def test_a_full_slow_tier_sends_the_rest_to_the_next() -> None:
     trace = network(layers=6)
-    links = tuple(
-        Link(source, target, rate)
-        for slow, rate in (("host", 8 * 10**9), ("ssd", 2 * 10**9))
-        for source, target in (("gpu", slow), (slow, "gpu"))
-    )
-    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
-    tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, (most - least) // 2), Tier("ssd", InPlace.NOTHING))
-    machine = Machine("three tiers", DISK.origin, tiers, links)
+    least, most = least_and_most(trace)
+    machine = three_tiers((most - least) // 2)
     found = plan("ebbtide", trace, machine, least)
     assert {stay.tier for stay in found.stays} == {"gpu", "host", "ssd"}
     assert plan("tiertrain", trace, machine, most).status is PlanStatus.FEASIBLE
-    small = replace(machine, tiers=(*tiers[:2], replace(tiers[2], capacity_bytes=PAGE)))
+    small = replace(machine, tiers=(*machine.tiers[:2], replace(machine.tiers[2], capacity_bytes=PAGE)))
     with pytest.raises(TiersTooSmallError, match=r"the tiers are too small.* in whole pages") as refused:
         plan("ebbtide", trace, small, least)
     works = refused.value.minimum_bytes
@@ -252,7 +241,7 @@ def test_a_planner_that_breaks_a_promise_is_found_out(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_a_time_limit_gives_the_first_plan_and_says_so() -> None:
     trace = network()
-    found = ebbtide(trace, disk(10**8, 10**8), budget_of(trace, 0.1), time_limit_s=0.0)
+    found = ebbtide(trace, disk(10**8, 10**8), budget_at(trace, 0.1), time_limit_s=0.0)
     assert found.status is PlanStatus.STOPPED
     require_valid(found, trace, DISK.with_budget(found.budget_bytes), arena_pages)
     assert ebbtide(trace, disk(10**8, 10**8), found.budget_bytes).predicted_ns <= found.predicted_ns
@@ -269,7 +258,5 @@ def test_a_storage_is_written_once_between_two_writes() -> None:
     other = [Storage(8 * PAGE, StorageKind.ACTIVATION, tick, tick + 1) for tick in (1, 3)]
     accesses = [(0, 0, int(Access.WRITE)), (0, 2, R), (0, 4, R), (1, 1, W), (2, 3, W)]
     trace = step([10**6] * 5, [parameter(8 * PAGE, 5), *other], accesses)
-    found = ebbtide(trace, DISK, 8 * PAGE)
-    bounded = DISK.with_budget(8 * PAGE)
-    moved = simulate(lower(found, trace, bounded), trace, bounded, arena_pages).moved_bytes
+    moved = simulated(ebbtide(trace, DISK, 8 * PAGE), trace, DISK).moved_bytes
     assert moved == {"dram->file": 8 * PAGE, "file->dram": 2 * 8 * PAGE}

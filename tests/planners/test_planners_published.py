@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.check import check_plan
-from ebbtide.ir.machine import Compute, InPlace, Link, Machine, Tier
-from ebbtide.ir.occupancy import arena_pages, live_bytes, needed_bytes, peak
+from ebbtide.ir.machine import Compute, InPlace, Machine
+from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Storage, StorageKind, Storages, Ticks, Trace
 from ebbtide.planners import BUILT_IN, plan
@@ -24,11 +24,21 @@ from ebbtide.planners.published.solver import Outcome, Program
 from ebbtide.planners.published.ten_cache import buffers, ten_cache
 from ebbtide.planners.published.tm_training import tm_training
 from ebbtide.planners.published.zero_infinity import DEPTH
-from ebbtide.simulator import simulate
-from ebbtide.simulator.lowering import lower
-from tests.helpers.make_steps import PAGE, R, W, disk, network, page_traces, parameter, step
+from tests.helpers.make_steps import (
+    DISK,
+    PAGE,
+    R,
+    W,
+    budget_at,
+    disk,
+    network,
+    page_traces,
+    parameter,
+    simulated,
+    step,
+    three_tiers,
+)
 
-DISK = disk(read=10**9, write=2 * 10**9, both=2 * 10**9, latency_ns=500)
 KINDS = (StorageKind.PARAMETER, StorageKind.OPTIMIZER_STATE, StorageKind.GRADIENT, StorageKind.ACTIVATION)
 PUBLISHED = sorted(set(BUILT_IN) - {"ebbtide", "resident", "tiertrain"})
 KIND_BOUND = {"10cache", "zero-infinity", "autotm-static"}
@@ -43,16 +53,6 @@ def in_place(kind: InPlace, overlap: float = 0.0) -> Machine:
     return replace(DISK, tiers=(fast, slow), groups=DISK.groups, compute=Compute(overlap=overlap))
 
 
-def three_tiers(host_bytes: int) -> Machine:
-    links = tuple(
-        Link(source, target, rate)
-        for slow, rate in (("host", 8 * 10**9), ("ssd", 2 * 10**9))
-        for source, target in (("gpu", slow), (slow, "gpu"))
-    )
-    tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, host_bytes), Tier("ssd", InPlace.NOTHING))
-    return Machine("three tiers", DISK.origin, tiers, links)
-
-
 MACHINES = {
     "disk": DISK,
     "reads in place": in_place(InPlace.READS),
@@ -63,20 +63,8 @@ MACHINES = {
 }
 
 
-def budget_of(trace: Trace, share: float) -> int:
-    """Between the least that operations need and what is never short."""
-    least, most = peak(needed_bytes(trace, arena_pages)), peak(live_bytes(trace, arena_pages))
-    return max(least + int(share * (most - least)), 1)
-
-
-def simulated_ns(found: Plan, trace: Trace, machine: Machine) -> int:
-    bounded = machine.with_budget(found.budget_bytes)
-    return simulate(lower(found, trace, bounded), trace, bounded, arena_pages).step_ns
-
-
 def moved(found: Plan, trace: Trace, machine: Machine) -> dict[str, int]:
-    bounded = machine.with_budget(found.budget_bytes)
-    return simulate(lower(found, trace, bounded), trace, bounded, arena_pages).moved_bytes
+    return simulated(found, trace, machine).moved_bytes
 
 
 def least_for(name: str, trace: Trace, machine: Machine) -> int:
@@ -110,7 +98,7 @@ def labelled(draw: st.DrawFn) -> Trace:
 @given(trace=labelled(), share=st.floats(0, 1), which=st.sampled_from(sorted(MACHINES)))
 @pytest.mark.slow
 def test_every_planner_keeps_every_promise(name: str, trace: Trace, share: float, which: str) -> None:
-    machine, budget = MACHINES[which], budget_of(trace, share)
+    machine, budget = MACHINES[which], budget_at(trace, share)
     if name in KIND_BOUND:
         budget = max(budget, least_for(name, trace, machine))
     found = BUILT_IN[name](trace, machine, budget)
@@ -119,7 +107,7 @@ def test_every_planner_keeps_every_promise(name: str, trace: Trace, share: float
     assert not over or name == "ati-outliers"
     assert check_plan(found, trace, machine if over else machine.with_budget(budget), arena_pages) == ()
     if not over:
-        assert found.lower_bound_ns <= simulated_ns(found, trace, machine) == found.predicted_ns
+        assert found.lower_bound_ns <= simulated(found, trace, machine).step_ns == found.predicted_ns
     again = BUILT_IN[name](trace, machine, budget)
     assert replace(again, plan_ns=0) == replace(found, plan_ns=0)
 
@@ -239,7 +227,7 @@ def tiny(draw: st.DrawFn) -> Trace:
 def test_no_placement_beats_the_integer_program(
     planner: Callable[[Trace, Machine, int], Plan], trace: Trace, share: float, which: str
 ) -> None:
-    machine, budget = MACHINES[which], budget_of(trace, share)
+    machine, budget = MACHINES[which], budget_at(trace, share)
     ways = [list(places_of(trace, machine, number)) for number in range(len(trace.storages))]
     if planner is autotm_static:
         ways = [[places for places in mine if len(set(places)) == 1] for mine in ways]
@@ -285,7 +273,7 @@ def test_moves_that_are_too_slow_beside_operations_are_waited_for() -> None:
 def test_static_placement_uses_the_slow_tier_in_place_and_never_moves() -> None:
     trace = network()
     machine = in_place(InPlace.ALL)
-    found = autotm_static(trace, machine, budget_of(trace, 0.2))
+    found = autotm_static(trace, machine, budget_at(trace, 0.2))
     assert moved(found, trace, machine) == {}
     assert len(found.stays) == len(trace.storages)
     assert trace.step_ns < found.predicted_ns
@@ -306,7 +294,7 @@ def test_a_layout_that_does_not_fit_is_solved_again_with_lower_limits() -> None:
             storages.append(Storage(PAGE * int(rng.integers(1, 9)), StorageKind.ACTIVATION, birth, death))
             accesses += [(number, birth, W), *([(number, death - 1, R)] if death - 1 > birth else [])]
         trace = step([10_000] * n_ticks, storages, accesses)
-        budget = budget_of(trace, 0.5)
+        budget = budget_at(trace, 0.5)
         free = autotm_sync(trace, DISK, budget)
         try:
             fixed = autotm_sync(trace, DISK, budget, contiguous=True)
@@ -385,19 +373,14 @@ def test_tm_training_keeps_its_budget_beside_scratch_in_a_room_that_is_used_agai
 def test_ati_outliers_says_when_hidden_swaps_do_not_keep_the_budget() -> None:
     trace = network()
     machine = disk(10**10, 10**10)
-    tight, roomy = (plan("ati-outliers", trace, machine, budget_of(trace, share)) for share in (0.0, 0.9))
+    tight, roomy = (plan("ati-outliers", trace, machine, budget_at(trace, share)) for share in (0.0, 0.9))
     assert tight.status is PlanStatus.OVER_BUDGET
     assert roomy.status is not PlanStatus.OVER_BUDGET
 
 
 def test_g10_sends_short_intervals_to_the_host_and_long_ones_to_the_ssd() -> None:
     """At 100 MB/s a copy takes 4.1 ms, so an interval of 10 ms is not safe and one of 110 ms is."""
-    links = tuple(
-        Link(source, target, rate)
-        for slow, rate in (("host", 10**10), ("ssd", 10**8))
-        for source, target in (("gpu", slow), (slow, "gpu"))
-    )
-    machine = replace(three_tiers(10**9), links=links)
+    machine = three_tiers(10**9, host=10**10, ssd=10**8)
     short = Storage(100 * PAGE, StorageKind.ACTIVATION, 0, 12)
     long = Storage(100 * PAGE, StorageKind.ACTIVATION, 0, 23)
     block = Storage(200 * PAGE, StorageKind.ACTIVATION, 6, 7)
@@ -414,7 +397,7 @@ def test_g10_sends_short_intervals_to_the_host_and_long_ones_to_the_ssd() -> Non
 @pytest.mark.parametrize("planner", [autotm_static, autotm_sync, autotm_async, tm_training])
 def test_out_of_time_is_a_plan_that_says_so(planner: Callable[..., Plan]) -> None:
     trace, machine = network(layers=3), in_place(InPlace.ALL)
-    budget = budget_of(trace, 0.1)
+    budget = budget_at(trace, 0.1)
     found = planner(trace, machine, budget, time_limit_s=0.0)
     assert found.status is PlanStatus.STOPPED
     assert check_plan(found, trace, machine.with_budget(budget), arena_pages) == ()

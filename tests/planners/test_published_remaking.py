@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import PlanStatus
 from ebbtide.ir.remakes import remade, remakes_of
 from ebbtide.ir.trace import Phase, Storage, StorageKind, Tick, Trace
@@ -20,7 +19,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.simulator import simulate_plan
 from ebbtide.units import MIB
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
-from tests.helpers.make_steps import R, W, disk, network
+from tests.helpers.make_steps import R, W, budget_at, disk, network
 
 REMAKING = ("capuchin", "chen")
 NO_SLOW_TIER = replace(disk(), tiers=disk().tiers[:1], links=())
@@ -96,8 +95,7 @@ def test_they_are_candidates_of_ours(name: str) -> None:
     trace = with_phases(repeating(network(layers=8, width_bytes=2**20)))
     for rate, share in product((10**8, 10**9, 10**10), (0.3, 0.6)):
         machine = disk(rate, rate)
-        least, most = (peak(count(trace, page_size_of(machine))) for count in (needed_bytes, live_bytes))
-        budget = least + int(share * (most - least))
+        budget = budget_at(trace, share, page_size_of(machine))
         theirs = plan(name, trace, machine, budget)
         assert remade(theirs.stays, trace) or rate == 10**10
         assert plan("ebbtide", trace, machine, budget).predicted_ns <= theirs.predicted_ns
@@ -117,10 +115,9 @@ def test_they_keep_every_promise(name: str, trace: Trace, read: int, exclusive: 
     trace = with_phases(replace(trace, storages=replace(rows, nbytes=16 * rows.nbytes)))
     machine = replace(disk(read, read), exclusive=exclusive)
     pages = page_size_of(machine)
-    least, most = peak(needed_bytes(trace, pages)), peak(live_bytes(trace, pages))
     with pytest.raises(InfeasibleBudgetError) as caught:
         BUILT_IN[name](trace, machine, -1)
-    budget = max(int(least + share * (most - least)), caught.value.minimum_bytes, 1)
+    budget = max(budget_at(trace, share, pages), caught.value.minimum_bytes)
     bounded = machine.with_budget(budget)
     found = BUILT_IN[name](trace, machine, budget)
     assert found.status is not PlanStatus.OVER_BUDGET

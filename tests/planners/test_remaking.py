@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import InPlace, Machine, Tier
-from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.remakes import remade, remakes_of, split, together, without_remakes
 from ebbtide.ir.trace import Storage, StorageKind, Tick, Trace
@@ -24,18 +23,12 @@ from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
-from tests.helpers.make_steps import PAGE, R, W, disk, network
-
-
-def budget_at(trace: Trace, machine: Machine, share: float) -> int:
-    pages = page_size_of(machine)
-    least, most = peak(needed_bytes(trace, pages)), peak(live_bytes(trace, pages))
-    return max(int(least + share * (most - least)), 1)
+from tests.helpers.make_steps import PAGE, R, W, budget_at, disk, network
 
 
 def both(trace: Trace, machine: Machine, share: float) -> tuple[Plan, Plan] | None:
     """The plan, and the one of the step if nothing repeats; None where there is none."""
-    budget = budget_at(trace, machine, share)
+    budget = budget_at(trace, share, page_size_of(machine))
     try:
         moved = plan("ebbtide", without_remakes(trace), machine, budget)
     except (InfeasibleBudgetError, PlanError, TiersTooSmallError, ValueError):
@@ -82,7 +75,7 @@ def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:
 
 def test_what_has_room_is_not_made_anew_in_pieces() -> None:
     trace, machine = halved(repeating(network(layers=8, width_bytes=2**20))), disk()
-    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, machine, 0.3)))
+    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, 0.3, page_size_of(machine))))
     remaking = Remaking.of(problem, trace, 0)
     assert remaking is not None
     chosen = remakes_of(trace).latest((0, 1))
@@ -98,7 +91,7 @@ def test_what_has_room_is_not_made_anew_in_pieces() -> None:
 def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
     """Each is made of the one before, and used before it. All would be made at once; so few in a row are early."""
     trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
-    budget = budget_at(trace, machine, 0.3)
+    budget = budget_at(trace, 0.3, page_size_of(machine))
     remaking = Remaking.of(problem_of(without_remakes(trace), machine.with_budget(budget)), trace, budget)
     assert remaking is not None
     some, more = (remaking.at(1.0, early) for early in (False, True))
@@ -122,7 +115,7 @@ def test_where_copies_cost_nothing_nothing_is_made_anew() -> None:
 def test_what_has_room_is_not_made_anew() -> None:
     """Storages 0 and 6 are idle during [2, 31) and [4, 29). With room for one of them, the other is made anew."""
     trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk()
-    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, machine, 0.3)))
+    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, 0.3, page_size_of(machine))))
     remaking = Remaking.of(problem, trace, 0)
     assert remaking is not None
     chosen = remakes_of(trace).latest((0, 2))
@@ -141,7 +134,7 @@ def test_where_operations_use_a_slow_tier_in_place_nothing_is_made_anew() -> Non
     trace = repeating(network(layers=4, width_bytes=2**20))
     machine = disk(3 * 10**8, 3 * 10**8)
     tiers = (replace(machine.tiers[0], bytes_per_s=10**10), Tier("file", InPlace.ALL, bytes_per_s=10**9))
-    made = ebbtide(trace, replace(machine, tiers=tiers), budget_at(trace, machine, 0.3))
+    made = ebbtide(trace, replace(machine, tiers=tiers), budget_at(trace, 0.3, page_size_of(machine)))
     assert not remade(made.stays, trace)
 
 
@@ -180,7 +173,8 @@ def test_no_plan_is_slower_for_it(
 def test_nothing_beats_the_bound(trace: Trace, machine: Machine, share: float, exclusive: bool) -> None:
     """No remakes that are possible together do, planned at their best, and no policy does."""
     machine = replace(machine, exclusive=exclusive)
-    budget, pages, remakes = budget_at(trace, machine, share), page_size_of(machine), remakes_of(trace)
+    pages, remakes = page_size_of(machine), remakes_of(trace)
+    budget = budget_at(trace, share, pages)
     bound, bounded = lower_bound_ns(trace, machine, budget), machine.with_budget(budget)
     assert bound <= lower_bound_ns(without_remakes(trace), machine, budget)
     some = range(min(len(remakes), 4))

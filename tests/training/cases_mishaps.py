@@ -254,10 +254,18 @@ def descriptors_used_up() -> None:
 
 
 def a_full_spill_directory() -> str:
-    """As on a full disk, the spill file cannot grow, and a step comes that needs more than is reserved.
+    """As on a full disk, the spill file cannot grow, and a step comes that needs more than is reserved."""
 
-    What it raised in mid-step, in words. Then the limit is lifted, the step made again from where it began, and one
-    more after it: the same bits.
+    def limit(nbytes: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
+
+    return refused_in_mid_step(lambda: limit(largest_unlinked_file()), lambda: limit(resource.RLIM_INFINITY))
+
+
+def refused_in_mid_step(fill: Callable[[], None], empty: Callable[[], None]) -> str:
+    """What a step raises that needs more than there is once ``fill`` was called, in words.
+
+    Then there is room again, and the step is made again from where it began, and one more after it: the same bits.
     """
     case = replace(BASE, model=mlp)
     larger = replace(case, loss=loss_of_many)
@@ -268,10 +276,10 @@ def a_full_spill_directory() -> str:
         train(ours, 3, session)
         drawn = ours.generator.get_state()
         ours.case = larger
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_unlinked_file(), resource.RLIM_INFINITY))
+        fill()
         with pytest.raises(torch.OutOfMemoryError) as raised:
             train(ours, 1, session)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        empty()
         assert "loss_of_many" in {entry.name for entry in raised.traceback}  # in mid-step, before any update
         said = str(raised.value)
         del raised  # it holds the frames, and they the activations

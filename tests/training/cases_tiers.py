@@ -1,19 +1,18 @@
 """What the tests of tiers between memory and the spill file run in child processes."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 import ebbtide
 from ebbtide import _torch
 from ebbtide.errors import SessionError, SettingError
 from ebbtide.planners import PLANNERS
 from ebbtide.settings import Settings
-from tests.training.cases_mishaps import BASE, FAST, check_same, loss_of_many, mlp
-from tests.training.same_bits import CASES, Verdict, begin, step, train, train_in_turn, train_plainly, verdict
+from tests.training.cases_mishaps import refused_in_mid_step
+from tests.training.same_bits import CASES, Verdict, begin, step, train_plainly, verdict
 
 STEPS = 6
 
@@ -78,32 +77,13 @@ def refused(tiers: str | None) -> str:
 
 
 def a_disk_that_fills_up(place: str) -> tuple[str, tuple[int, ...]]:
-    """What a step raises that needs more than the tier and the disk have left, once somebody has taken the rest.
-
-    Then there is room, and the step is made again from where it began, and one more after it: the same bits. With the
-    bytes that were read from each tier.
-    """
-    case = replace(BASE, model=mlp)
-    larger = replace(case, loss=loss_of_many)
-    cases = (case, case, case, larger, case)
-    expected = train_in_turn(cases)
+    """What a step raises that needs more than the tier and the disk have left, once somebody has taken the rest. With
+    the bytes that were read from each tier."""
     ballast = Path(place, "ballast")
-    with ebbtide.Session(fast=FAST) as session:
-        ours = begin(case)
-        train(ours, 3, session)
-        drawn = ours.generator.get_state()
-        ours.case = larger
+
+    def fill() -> None:
         free = os.statvfs(place)
         with ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - (2 << 20))
-        with pytest.raises(torch.OutOfMemoryError) as raised:
-            train(ours, 1, session)
-        ballast.unlink()
-        assert "loss_of_many" in {entry.name for entry in raised.traceback}  # in mid-step, before any update
-        said = str(raised.value)
-        del raised  # it holds the frames, and they the activations
-        ours.generator.set_state(drawn)
-        for ours.case in cases[3:]:
-            train(ours, 1, session)
-    check_same(expected, ours, session)
-    return said, _torch.counters()["tier_read_bytes"]
+
+    return refused_in_mid_step(fill, ballast.unlink), _torch.counters()["tier_read_bytes"]
