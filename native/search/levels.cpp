@@ -67,40 +67,34 @@ std::int64_t Levels::most(std::size_t node, std::size_t first, std::size_t last,
 
 Ticks Levels::first_below(Ticks low, Ticks high, std::int64_t nbytes) const {
   if (low >= high) return high;
-  std::int64_t found = find_first(1, 0, n_ticks_, place(low), std::min(place(high), n_ticks_), nbytes);
+  std::int64_t found = find(1, 0, n_ticks_, place(low), std::min(place(high), n_ticks_), nbytes, true);
   if (found != kNone || place(high) <= n_ticks_) return found == kNone ? high : found;
-  found = find_first(1, 0, n_ticks_, 0, place(high) - n_ticks_, nbytes);
+  found = find(1, 0, n_ticks_, 0, place(high) - n_ticks_, nbytes, true);
   return found == kNone ? high : found + static_cast<Ticks>(n_ticks_);
 }
 
 Ticks Levels::last_below(Ticks low, Ticks high, std::int64_t nbytes) const {
   if (low >= high) return low - 1;
   if (place(high) > n_ticks_) {
-    std::int64_t found = find_last(1, 0, n_ticks_, 0, place(high) - n_ticks_, nbytes);
+    std::int64_t found = find(1, 0, n_ticks_, 0, place(high) - n_ticks_, nbytes, false);
     if (found != kNone) return found + static_cast<Ticks>(n_ticks_);
   }
-  std::int64_t found = find_last(1, 0, n_ticks_, place(low), std::min(place(high), n_ticks_), nbytes);
+  std::int64_t found = find(1, 0, n_ticks_, place(low), std::min(place(high), n_ticks_), nbytes, false);
   return found == kNone ? low - 1 : found;
 }
 
-std::int64_t Levels::find_first(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high,
-                                std::int64_t nbytes) const {
+std::int64_t Levels::find(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high,
+                          std::int64_t nbytes, bool earliest) const {
   const Node& here = nodes_[node];
   if (high <= first || last <= low || here.least >= nbytes) return kNone;
   if (last - first == 1) return static_cast<std::int64_t>(first);
   std::size_t middle = (first + last) / 2;
-  std::int64_t found = find_first(2 * node, first, middle, low, high, nbytes - here.added);
-  return found != kNone ? found : find_first(2 * node + 1, middle, last, low, high, nbytes - here.added);
-}
-
-std::int64_t Levels::find_last(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high,
-                               std::int64_t nbytes) const {
-  const Node& here = nodes_[node];
-  if (high <= first || last <= low || here.least >= nbytes) return kNone;
-  if (last - first == 1) return static_cast<std::int64_t>(first);
-  std::size_t middle = (first + last) / 2;
-  std::int64_t found = find_last(2 * node + 1, middle, last, low, high, nbytes - here.added);
-  return found != kNone ? found : find_last(2 * node, first, middle, low, high, nbytes - here.added);
+  auto in_half = [&](bool early) {
+    return early ? find(2 * node, first, middle, low, high, nbytes - here.added, earliest)
+                 : find(2 * node + 1, middle, last, low, high, nbytes - here.added, earliest);
+  };
+  std::int64_t found = in_half(earliest);
+  return found != kNone ? found : in_half(!earliest);
 }
 
 }  // namespace ebbtide::search

@@ -29,10 +29,8 @@ class Levels {
   void build(std::size_t node, std::size_t first, std::size_t last, const std::vector<std::int64_t>& of_tick);
   void add(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high, std::int64_t nbytes);
   std::int64_t most(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high) const;
-  std::int64_t find_first(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high,
-                          std::int64_t nbytes) const;
-  std::int64_t find_last(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high,
-                         std::int64_t nbytes) const;
+  std::int64_t find(std::size_t node, std::size_t first, std::size_t last, std::size_t low, std::size_t high, std::int64_t nbytes,
+                    bool earliest) const;
 
   std::size_t n_ticks_;
   std::vector<Node> nodes_;

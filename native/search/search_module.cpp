@@ -1,5 +1,4 @@
 // The search's part of ebbtide._planning: columns are NumPy's, and the GIL is free while it computes.
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -18,23 +17,7 @@ namespace ebbtide::search {
 
 namespace {
 
-template <typename T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::vector<T> copied(const Column<T>& column) {
-  return {column.data(), column.data() + column.size()};
-}
-
-template <typename T>
-py::array_t<T> shared(const std::vector<T>& column) {
-  return py::array_t<T>(static_cast<py::ssize_t>(column.size()), column.data());
-}
-
-using Ints = Column<std::int64_t>;
-using Floats = Column<double>;
-using Flags = Column<std::uint8_t>;
-using EventColumns = std::tuple<Column<std::int64_t>, Column<std::int64_t>, Column<std::int64_t>>;
+using EventColumns = std::tuple<Ints, Ints, Ints>;
 using WallRow = std::tuple<std::int64_t, std::vector<std::pair<double, double>>, double, double>;
 
 Events events_of(const EventColumns& columns) {
@@ -47,9 +30,8 @@ Events events_of(const EventColumns& columns) {
 void bind_search(py::module_& m) {
   m.def(
       "find_prices",
-      [](const Column<std::int64_t>& low, const Column<std::int64_t>& high, const Column<double>& paged,
-         const Column<double>& cost, const Column<std::int64_t>& group, const Column<double>& write_cost,
-         const Column<double>& deficit, int rounds, const Column<double>& anew) {
+      [](const Ints& low, const Ints& high, const Floats& paged, const Floats& cost, const Ints& group, const Floats& write_cost,
+         const Floats& deficit, int rounds, const Floats& anew) {
         Covering covering{copied(low),   copied(high),       copied(paged),   copied(cost),
                           copied(group), copied(write_cost), copied(deficit), copied(anew)};
         Prices found;
@@ -60,7 +42,7 @@ void bind_search(py::module_& m) {
         return py::make_tuple(shared(found.of_tick), found.bound);
       },
       py::kw_only(), py::arg("low"), py::arg("high"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
-      py::arg("deficit"), py::arg("rounds"), py::arg("anew") = Column<double>());
+      py::arg("deficit"), py::arg("rounds"), py::arg("anew") = Floats());
 
   m.def(
       "choose",
@@ -141,7 +123,7 @@ void bind_search(py::module_& m) {
 
   m.def(
       "longest_windows",
-      [](const Column<std::int64_t>& cuts, const Column<double>& begins_ns, const Column<double>& fresh, const EventColumns& uses,
+      [](const Ints& cuts, const Floats& begins_ns, const Floats& fresh, const EventColumns& uses,
          const EventColumns& rests, const std::vector<WallRow>& walls) {
         Step step{copied(cuts), copied(begins_ns), copied(fresh), events_of(uses), events_of(rests)};
         std::vector<Wall> made;

@@ -1,5 +1,4 @@
 // The engine's part of ebbtide._planning: what Python has as lists comes as lists, and the GIL is free while steps run.
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -14,21 +13,6 @@ namespace py = pybind11;
 namespace ebbtide::simulate {
 
 namespace {
-
-template <typename T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::vector<T> copied(const Column<T>& column) {
-  return {column.data(), column.data() + column.size()};
-}
-
-py::array_t<double> shared(const std::vector<double>& column) {
-  return py::array_t<double>(static_cast<py::ssize_t>(column.size()), column.data());
-}
-
-using Ints = Column<std::int64_t>;
-using Flags = Column<std::uint8_t>;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -184,7 +168,7 @@ void bind_engine(py::module_& m) {
                        const Flags& moves, const Flags& persistent, const Flags& scratch, const Ints& birth,
                        const Ints& generations, const Ints& storage, const Column<Piece>& of, const UseColumns& uses,
                        const PieceColumns& births, const PieceColumns& deaths, const Ints& n_used, const Ints& reads,
-                       const Ints& writes, const Column<double>& times) {
+                       const Ints& writes, const Floats& times) {
              Pieces pieces{.nbytes = copied(nbytes),
                            .paged_bytes = copied(paged_bytes),
                            .packed_bytes = copied(packed_bytes),

@@ -489,30 +489,6 @@ TEST(what_lies_between_two_edges_of_a_step_is_never_negative_whatever_is_classif
 
 // --- fork
 
-TEST(a_forked_child_reads_data_but_does_not_inherit_training_memory) {
-  Arena& arena = make_arena(64 * kMiB);
-  char* data = filled_block(arena, 4 * kMiB, 1);
-  char* weights = filled_block(arena, 4 * kMiB, 2);
-  arena.classify(weights, Kind::Parameter);
-  arena.evict(data);
-  CHECK(in_child([&] {  // make_arena had the fork handlers registered
-    bool right = filled(data, 4 * kMiB, 1);
-    data[0] = 9;  // private to the child
-    return right;
-  }));
-  CHECK(filled(data, 4 * kMiB, 1) && filled(weights, 4 * kMiB, 2));
-  pid_t child = fork();
-  if (child == 0) {
-    std::freopen("/dev/null", "w", stderr);
-    _exit(weights[5] == 0 ? 3 : 4);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 3 && WEXITSTATUS(status) != 4));
-  CHECK(arena.evict(data) > 0 && filled(data, 4 * kMiB, 1));
-  arena.check_invariants();
-}
-
 TEST(what_a_forked_child_needs_comes_back_though_training_memory_fills_the_budget) {
   Arena& arena = make_arena(32 * kMiB);
   void* data[] = {arena.allocate(4 * kMiB), arena.allocate(100 * std::size_t{1024}), arena.allocate(4 * kMiB)};

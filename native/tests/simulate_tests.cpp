@@ -1,5 +1,5 @@
-// The simulator's engine: times worked out by hand, and random steps that keep to the budget, with all bytes counted anew at every
-// event. More is tested in Python (tests/simulator).
+// The simulator's engine: random steps keep to the budget, with all bytes counted anew at every event. Times worked out by hand are
+// in tests/simulator.
 #include <algorithm>
 #include <random>
 
@@ -13,7 +13,6 @@ using ebbtide::Command;
 using ebbtide::Verb;
 
 const Kernels kNoKernels;
-const Asked kChecked{.checks_state = true};
 
 template <typename Row>
 ByTick<Row> by_tick(const std::vector<std::vector<Row>>& ticks) {
@@ -101,63 +100,6 @@ Machine disk(std::int64_t budget) {
 }
 
 }  // namespace
-
-TEST(a_simulated_fetch_takes_an_eviction_back_that_is_under_way) {
-  Step step({10, 10, 10, 10});
-  Piece piece = step.add(15, {{0, kRead | kWrite}, {3, kRead}});
-  step.commands[1] = {{piece, Verb::Evict, 0, 1, 1}, {piece, Verb::Drop, 0, 0, 0}};
-  step.commands[2] = {{piece, Verb::Fetch, 1, 0, 1}};  // at 20, while it leaves: it would be gone at 25, and stays
-  step.commands[3] = {{piece, Verb::Drop, 1, 0, 0}};
-  Commands commands = step.made();
-  Run run(step.pieces, commands, disk(15), kNoKernels, kChecked);
-  run.steps();
-  const Record& record = run.record();
-  CHECK((record.starts == std::vector<double>{0, 10, 20, 30, 40}));
-  CHECK(record.moved_bytes[0] == 15 && record.moved_bytes[1] == 0 && record.rescues == 0);
-}
-
-TEST(a_simulated_fetch_that_is_late_stalls_its_tick) {
-  Step step({10, 20, 10, 10});
-  Piece piece = step.add(15, {{0, kRead | kWrite}, {3, kRead}});
-  step.commands[1] = {{piece, Verb::Evict, 0, 1, 1}, {piece, Verb::Drop, 0, 0, 0}};  // from 10 to 25
-  step.commands[2] = {{piece, Verb::Fetch, 1, 0, 1}};  // from 30 to 45
-  step.commands[3] = {{piece, Verb::Drop, 1, 0, 0}};
-  Commands commands = step.made();
-  Run run(step.pieces, commands, disk(15), kNoKernels, kChecked);
-  run.steps();
-  const Record& record = run.record();
-  CHECK((record.starts == std::vector<double>{0, 10, 30, 40, 55}));
-  CHECK((record.stalls == std::vector<double>{0, 0, 0, 5}));
-  CHECK(record.moved_bytes[0] == 15 && record.moved_bytes[1] == 15 && record.rescues == 0);
-}
-
-TEST(what_a_simulated_tick_lacks_is_fetched_on_demand) {
-  Step step({10, 10});
-  Piece first = step.add(8, {{0, kRead}});
-  step.add(8, {{1, kRead | kWrite}});
-  step.commands[1] = {{first, Verb::Drop, 0, 0, 0}};
-  Commands commands = step.made();
-  Run run(step.pieces, commands, disk(12), kNoKernels, kChecked);
-  run.steps();
-  // Each step: the second leaves dirty (8 ns) for the first, which is clean on the disk, and comes back.
-  CHECK(run.record().demand_fetches == 2 && run.record().starts.back() == 10 + 10 + 8 + 8 + 8);
-  CHECK(run.record().peak[0] <= 12);
-}
-
-TEST(a_simulated_tick_that_does_not_fit_is_named) {
-  Step step({1, 1});
-  step.add(8, {{0, kRead}, {1, kRead}});
-  step.add(8, {{1, kRead}});
-  Commands commands = step.made();
-  bool is_named = false;
-  try {
-    Run run(step.pieces, commands, disk(12), kNoKernels, kChecked);
-    run.steps();
-  } catch (const DoesNotFit& error) {
-    is_named = error.tick == 1;
-  }
-  CHECK(is_named);
-}
 
 TEST(random_simulated_steps_keep_to_the_budget) {
   std::mt19937 random(7);
