@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import ebbtide
+from ebbtide import _torch
+
 SIDE = 512
 NBYTES = SIDE * SIDE * 4
 
 
 def _evict(*tensors: Tensor) -> None:
-    from ebbtide import _torch
-
     _torch.evict(list(tensors))
 
 
@@ -204,9 +205,6 @@ def _operands() -> tuple[Tensor, Tensor]:
 
 def chain(name: str, one_in: int) -> Chained:
     """Run a case where one in so many of what has recipes is an ingredient."""
-    import ebbtide
-    from ebbtide import _torch
-
     case, _ = CASES[name]
     with mock.patch.object(_torch, "evict", return_value=0):
         plain = case(*_operands())
@@ -241,9 +239,6 @@ def _in_place_of_sigmoid(kernel: Callable[[Tensor], Tensor]) -> Any:
 
 def loses_its_recipe() -> Chained:
     """While an operator reads an ingredient, another thread writes to what that was made of."""
-    import ebbtide
-    from ebbtide import _torch
-
     meanwhile: list[Callable[[], Any]] = []
 
     def kernel(read: Tensor) -> Tensor:
@@ -277,9 +272,6 @@ def loses_its_recipe() -> Chained:
 
 def does_not_repeat() -> None:
     """An ingredient is another one when it is made again."""
-    import ebbtide
-    from ebbtide import _torch
-
     calls = []
 
     def kernel(read: Tensor) -> Tensor:
@@ -305,9 +297,6 @@ LINKS = 20_000
 
 def row(how: str, one_in: int) -> Chained:
     """Each is made of the one before. All are away, or none but the last is anybody's."""
-    import ebbtide
-    from ebbtide import _torch
-
     def last(start: Tensor) -> Tensor:
         made = start
         for _ in range(LINKS):
@@ -370,9 +359,6 @@ NETS = {"convolutions": _convolutions, "norms": _norms}
 
 def planned(name: str, fast: str) -> Planned:
     """Train by a plan, in which operators cost less than any copy."""
-    import ebbtide
-    from ebbtide import _torch
-
     def train() -> list[Tensor]:
         torch.manual_seed(0)
         model, batch = NETS[name]()

@@ -1,14 +1,20 @@
 """Trainings whose storages are made anew, and what a script may do to them meanwhile."""
 
+import io
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import ebbtide
+from ebbtide import _torch
+from ebbtide.report.summary import render_summary
 
 WIDTH, ROWS = 256, 1024
 
@@ -44,13 +50,13 @@ def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> lis
 
 
 def planned(fast: str, steps: int) -> Trained:
-    import ebbtide
-    from ebbtide.report.summary import render_summary
-
     plain = train(steps)
     with ebbtide.Session(fast=fast) as session:
         ours = train(steps)
-    report = session.report()
+    return _trained(plain, ours, session.report())
+
+
+def _trained(plain: list[Tensor], ours: list[Tensor], report: ebbtide.RunReport) -> Trained:
     return Trained(
         all(map(torch.equal, plain, ours)),
         tuple(step.made_anew_bytes for step in report.steps),
@@ -61,20 +67,14 @@ def planned(fast: str, steps: int) -> Trained:
 
 def by_chaos(steps: int) -> Trained:
     """Whatever can be made anew leaves at random."""
-    import ebbtide
-
     plain = train(steps)
     with ebbtide.Session(fast="75%") as session:
         ours = train(steps)
-    report = session.report()
-    remade = tuple(step.made_anew_bytes for step in report.steps)
-    return Trained(all(map(torch.equal, plain, ours)), remade, (), report.trouble)
+    return _trained(plain, ours, session.report())
 
 
 def with_other_threads(fast: str, steps: int) -> Trained:
     """The number of PyTorch's threads is another one in each backward pass."""
-    import ebbtide
-    from ebbtide.report.summary import render_summary
 
     def change(step: int) -> None:
         torch.set_num_threads(2 if step < 0 else 1 + step % 2)
@@ -83,9 +83,7 @@ def with_other_threads(fast: str, steps: int) -> Trained:
     plain = train(steps, change)
     with ebbtide.Session(fast=fast) as session:
         ours = train(steps, change)
-    report = session.report()
-    remade = tuple(step.made_anew_bytes for step in report.steps)
-    return Trained(all(map(torch.equal, plain, ours)), remade, (), render_summary(report))
+    return _trained(plain, ours, session.report())
 
 
 # ---- one storage
@@ -164,8 +162,6 @@ def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 def _operand_behind_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     """A recipe reads a slice of a storage, and somebody writes to the whole."""
-    from ebbtide import _torch
-
     part = torch.empty(0).set_(one.untyped_storage()[4096 * 16 : 4096 * 48])  # type: ignore[call-overload]
     more = torch.exp(part)
     _torch.evict([more])
@@ -174,8 +170,6 @@ def _operand_behind_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 
 def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    from ebbtide import _torch
-
     made.add_(one).relu_()
     _torch.evict([made])
     one.fill_(7)
@@ -183,8 +177,6 @@ def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 
 def _part_changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    from ebbtide import _torch
-
     made[10:20].mul_(made[30:40])
     made[0].zero_()
     _torch.evict([made])
@@ -192,8 +184,6 @@ def _part_changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 
 def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    from ebbtide import _torch
-
     made.bernoulli_(0.5, generator=torch.Generator().manual_seed(1))
     _torch.evict([made])
     return made.clone()
@@ -201,16 +191,12 @@ def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 def _chain(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     """What is made of it is away too."""
-    from ebbtide import _torch
-
     more = torch.sigmoid(made)
     _torch.evict([more, made, one])
     return more + made
 
 
 def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    from ebbtide import _torch
-
     more = torch.tanh(made)
     _torch.evict([more, made])
     del made
@@ -218,8 +204,6 @@ def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 
 def _saved(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    import io
-
     file = io.BytesIO()
     torch.save(made, file)
     file.seek(0)
@@ -260,9 +244,6 @@ LOOKS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 def look(name: str, side: int = WHOLE, rows: int | None = None) -> Looked:
     """Look at a storage that is away, all or so many of its rows, or do something to what it was made of."""
-    import ebbtide
-    from ebbtide import _torch
-
     plain = _plainly(LOOKS[name], side)
     with ebbtide.Session(fast="1GiB"):
         _torch.want_all_recipes(True)
@@ -279,19 +260,12 @@ def look(name: str, side: int = WHOLE, rows: int | None = None) -> Looked:
 
 
 def _plainly(case: Callable[[Tensor, Tensor, Tensor], Tensor], side: int) -> Tensor:
-    from unittest import mock
-
-    from ebbtide import _torch
-
     with mock.patch.object(_torch, "evict", return_value=0):
         return case(*_made(side))
 
 
 def piece_by_piece() -> list[int]:
     """Return the bytes that are made anew by each use of a storage in pieces."""
-    import ebbtide
-    from ebbtide import _torch
-
     _, _, plain = _made(IN_PIECES)
     found = list[int]()
 
@@ -321,9 +295,6 @@ def piece_by_piece() -> list[int]:
 
 def by_faults() -> int:
     """Return the bytes that are made anew where a storage of 12 MiB and its operands do not fit together."""
-    import ebbtide
-    from ebbtide import _torch
-
     side = 1774
     _, _, plain = _made(side)
     sums = [plain[first : first + 100].sum().item() for first in range(0, side, 100)]
@@ -346,9 +317,6 @@ def by_faults() -> int:
 def precision_changes(by_python: bool) -> list[int]:
     """What a recipe needs would be another setting by the time it runs. Return the recipes, before the change and after
     it."""
-    import ebbtide
-    from ebbtide import _torch
-
     with ebbtide.Session(fast="1GiB"):
         _torch.want_all_recipes(True)
         _, _, made = _made()
@@ -363,9 +331,6 @@ def precision_changes(by_python: bool) -> list[int]:
 
 def made_by_mul() -> int:
     """Return the number of recipes where all that is large was made by one multiplication."""
-    import ebbtide
-    from ebbtide import _torch
-
     with ebbtide.Session(fast="1GiB"):
         _torch.want_all_recipes(True, one_in=0)
         source = torch.arange(2**20)
@@ -377,9 +342,6 @@ def made_by_mul() -> int:
 
 def update_waits(read: str) -> bool:
     """Tell whether what was made of a weight, evicted, is what it was, after an update of the weight that waits."""
-    import ebbtide
-    from ebbtide import _torch
-
     with ebbtide.Session(fast="1GiB", optimizer="deferred"):
         _torch.want_all_recipes(True)
         weight = nn.Parameter(_made()[0])
@@ -458,9 +420,6 @@ MORE = {
 
 def more(name: str) -> bool:
     """Tell whether such a result, evicted, is what it was."""
-    import ebbtide
-    from ebbtide import _torch
-
     one, other, _ = _made()
     plain = MORE[name](one, other).numpy().tobytes()
     with ebbtide.Session(fast="1GiB"):

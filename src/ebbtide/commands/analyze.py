@@ -6,6 +6,7 @@ import click
 
 from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import route_options
 
 _WIDTH = 110
 """The page's width where there is no terminal to fit."""
@@ -20,8 +21,7 @@ _WIDTH = 110
     type=click.Path(dir_okay=False, path_type=Path),
     help="Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets.",
 )
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
+@route_options
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def analyze(
     traces: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool

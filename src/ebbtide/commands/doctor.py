@@ -5,18 +5,12 @@ import sys
 
 import click
 
-from ebbtide.commands.completion import directories
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import spill_option
 
 
 @click.command(epilog=examples("ebbtide doctor", "ebbtide doctor -v --spill DIR"))
-@click.option(
-    "--spill",
-    metavar="DIR",
-    shell_complete=directories,
-    multiple=True,
-    help="A directory to examine, as for `ebbtide run`.",
-)
+@spill_option("A directory to examine, as for `ebbtide run`.")
 @click.option("--device", metavar="NAME", help="An accelerator to examine. Default: the one that PyTorch sees.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every finding, also where all is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

@@ -7,6 +7,7 @@ import click
 
 from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import route_options
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -34,8 +35,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     help="The machine to move on (`ebbtide probe -o FILE`).",
 )
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
+@route_options
 def explain(
     files: tuple[Path, ...],
     storage: int | None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ebbtide.commands.completion import machines
+from ebbtide.commands.completion import directories, machines
 
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
@@ -45,6 +45,20 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print every figure as JSON, in place of the usual output."
 )
 """The option for JSON on standard output, as parameter ``as_json``."""
+
+
+def route_options(command: _Command) -> _Command:
+    """Add the options of the route to a slow tier, as parameters ``slow_tier`` and ``bandwidth``."""
+    bandwidth = click.option(
+        "--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine."
+    )
+    tier = click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
+    return tier(bandwidth(command))
+
+
+def spill_option(meaning: str) -> Callable[[_Command], _Command]:
+    """Return the option for spill directories, as parameter ``spill``."""
+    return click.option("--spill", metavar="DIR", shell_complete=directories, multiple=True, help=meaning)
 
 
 def machine_options(command: _Command) -> _Command:

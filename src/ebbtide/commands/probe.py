@@ -7,29 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbtide.commands.completion import directories
 from ebbtide.commands.examples import examples
-from ebbtide.commands.program import joined_tiers
+from ebbtide.commands.inputs import spill_option
+from ebbtide.commands.program import tier_option
 
 if TYPE_CHECKING:
     from ebbtide.ir.machine import Machine
 
 
 @click.command(epilog=examples("ebbtide probe -o machine.toml", "ebbtide probe --tier numa:1:32GiB -o machine.toml"))
-@click.option(
-    "--spill",
-    metavar="DIR",
-    shell_complete=directories,
-    multiple=True,
-    help="A directory to measure, as for `ebbtide run`.",
-)
-@click.option(
-    *("--tier", "tiers"),
-    metavar="KIND:SIZE",
-    multiple=True,
-    callback=joined_tiers,
-    help="A tier to measure, as for `ebbtide run`.",
-)
+@spill_option("A directory to measure, as for `ebbtide run`.")
+@tier_option("A tier to measure, as for `ebbtide run`.")
 @click.option(
     "--device",
     metavar="NAME",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -12,6 +12,8 @@ from ebbtide.errors import EbbtideWarning
 from ebbtide.in_front import InFrontOf
 from ebbtide.settings import KNOBS
 from ebbtide.terminal import folded_for_terminal, has_bars
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 program_argument = click.argument(
     "program",
@@ -24,7 +26,14 @@ program_argument = click.argument(
 """The argument for the script with its own arguments, as parameter ``program``."""
 
 
-def joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:
+def tier_option(meaning: str) -> Callable[[_Command], _Command]:
+    """Return the option for slower tiers, as parameter ``tiers``."""
+    return click.option(
+        *("--tier", "tiers"), metavar="KIND:SIZE", multiple=True, callback=_joined_tiers, help=meaning
+    )
+
+
+def _joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:
     """Join the values of ``--tier`` as in EBBTIDE_TIERS. Returns None where it was not given.
 
     Raises SettingError.

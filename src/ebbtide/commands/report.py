@@ -7,6 +7,7 @@ import click
 
 from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import route_options
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
 from ebbtide.session.driven import check_writable, written
 
@@ -37,8 +38,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     help="Show what would move in time on this machine, and how a plan would run there. Default: this one, probed.",
 )
-@click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
-@click.option("--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine.")
+@route_options
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
     paths: tuple[Path, ...],

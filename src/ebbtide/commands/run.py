@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.completion import directories, machines, orders, policies
+from ebbtide.commands.completion import machines, orders, policies
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import spill_option
 from ebbtide.commands.program import (
     ProgramCommand,
-    joined_tiers,
     program_argument,
     refuse_misplaced_budget,
     tell_misplaced_options,
+    tier_option,
     warn_in_one_line,
 )
 from ebbtide.errors import SettingError
@@ -41,23 +42,13 @@ from ebbtide.errors import SettingError
     metavar="SIZE",
     help="Bound all ranks on this node together (torchrun): each takes an equal share.",
 )
-@click.option(
-    "--spill",
-    metavar="DIR",
-    shell_complete=directories,
-    multiple=True,
-    help="The directory for tensors that leave memory, on a local disk. Name one on each of several disks "
-    "(--spill DIR1 --spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve "
-    "and has room.",
+@spill_option(
+    "The directory for tensors that leave memory, on a local disk. Name one on each of several disks (--spill DIR1 "
+    "--spill DIR2) to use all at once. Default: the first of TMPDIR, /var/tmp and here that can serve and has room."
 )
-@click.option(
-    "--tier",
-    "tiers",
-    metavar="KIND:SIZE",
-    multiple=True,
-    callback=joined_tiers,
-    help="A tier between memory and the spill directory: compressed:2GiB (compressed memory) or numa:1:32GiB "
-    "(memory of NUMA node 1). May be repeated, the fastest first.",
+@tier_option(
+    "A tier between memory and the spill directory: compressed:2GiB (compressed memory) or numa:1:32GiB (memory of "
+    "NUMA node 1). May be repeated, the fastest first."
 )
 @click.option(
     "--device",

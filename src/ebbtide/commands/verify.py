@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.completion import directories, orders, policies
+from ebbtide.commands.completion import orders, policies
 from ebbtide.commands.examples import examples
+from ebbtide.commands.inputs import spill_option
 from ebbtide.commands.program import (
     ProgramCommand,
-    joined_tiers,
     program_argument,
     refuse_misplaced_budget,
     tell_misplaced_options,
+    tier_option,
 )
 
 
@@ -26,20 +27,8 @@ from ebbtide.commands.program import (
     ),
 )
 @click.option("--fast", metavar="SIZE|P%", help="The budget, as for `ebbtide run`. Default: 25%.")
-@click.option(
-    "--spill",
-    metavar="DIR",
-    shell_complete=directories,
-    multiple=True,
-    help="A directory for spilling, as for `ebbtide run`.",
-)
-@click.option(
-    *("--tier", "tiers"),
-    metavar="KIND:SIZE",
-    multiple=True,
-    callback=joined_tiers,
-    help="A tier, as for `ebbtide run`. May be repeated.",
-)
+@spill_option("A directory for spilling, as for `ebbtide run`.")
+@tier_option("A tier, as for `ebbtide run`. May be repeated.")
 @click.option("--device", metavar="NAME", help="Bound an accelerator's memory, as for `ebbtide run`.")
 @click.option("--host", metavar="SIZE", help="With --device: the most host memory to pin.")
 @click.option(
