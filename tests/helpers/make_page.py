@@ -1,5 +1,7 @@
 """A step small enough to count by hand, with names that would do harm as markup, and what a page shows of it."""
 
+from typing import Any
+
 from ebbtide.analysis.swapping import assumed_route
 from ebbtide.ir.base import Origin
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
@@ -12,6 +14,7 @@ SCRIPT = "</script><script>window.harm = 1</script>"
 IMAGE = '<img src="x" onerror="window.harm = 2">'
 LINK = "<a href='http://example.org'>&lt;b&gt;</a>"
 MS = 10**6
+PATIENCE_MS = 60_000
 
 _R, _W = Access.READ, Access.WRITE
 
@@ -72,6 +75,12 @@ def timeline(origin: Origin = Origin.MEASURED, late_ns: int = MS) -> Timeline:
     spans.sort(key=lambda span: span.start_ns)
     levels = tuple(Level("dram", tick * MS, (4 + tick) * MIB) for tick in range(10))
     return Timeline(f"ebbtide {LINK}", origin, at + 3 * MS, tuple(spans), levels)
+
+
+def column(page: Any, table: str, place: int) -> list[str]:
+    """The texts of a table's column in a browser, the first being 1."""
+    texts: list[str] = page.locator(f"{table} tbody tr td:nth-child({place})").all_inner_texts()
+    return texts
 
 
 def subject() -> Subject:

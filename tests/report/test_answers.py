@@ -1,5 +1,6 @@
 """What stands first on the page: what is in the peak, what smaller budgets cost, and what could be changed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,19 +200,14 @@ def test_the_command_tries_budgets_on_the_named_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [1400, 800, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+def test_the_answers_are_seen(open_page: Callable[..., Any], width: int, scheme: str) -> None:
     leaves = ((f"optimizer state of transformer.h.* {IMAGE}", 9 * MIB), ("gradient of transformer.wte", 2 * MIB))
     tried = (
         TriedBudget("50%", 14 * MIB, 10_400_000, 5 * MIB, leaves=leaves),
         TriedBudget("25%", 7 * MIB, None, untried=True),
         TriedBudget("10%", 2 * MIB, None, why_not=SCRIPT),
     )
-    (tmp_path / "page.html").write_text(render_page(replace(subject(), budgets=tried, times=RECORDED)))
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("[data-ready]", timeout=60_000)
+    page = open_page(render_page(replace(subject(), budgets=tried, times=RECORDED)), width, color_scheme=scheme)
     assert page.locator("main section").first.get_attribute("id") == "answers"
     assert "28.0 MiB of tensors, at 30\u00a0% of the step" in page.locator("#peak-said").inner_text()
     rows = [row.inner_text().split("\t") for row in page.locator("#leave tr").all()]
@@ -235,14 +231,8 @@ def test_the_answers_are_seen(browser: Any, tmp_path: Path, width: int, scheme: 
     assert any("activation" in text for text in shown)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("window.harm") is None
-    assert not wrong
-    page.close()
 
 
-def test_without_accesses_no_budget_is_tried(browser: Any, tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(render_page(Subject(snapshot())))
-    page = browser.new_page()
-    page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("[data-ready]", timeout=60_000)
+def test_without_accesses_no_budget_is_tried(open_page: Callable[..., Any]) -> None:
+    page = open_page(render_page(Subject(snapshot())))
     assert "was not recorded" in page.locator("#leave").inner_text()
-    page.close()

@@ -5,7 +5,7 @@ Chromium comes from the system (Debian: ``apt-get install chromium``), playwrigh
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ from ebbtide.report import page_data
 from ebbtide.report.page import render_page
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, LINK, MS, SCRIPT, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, LINK, MS, PATIENCE_MS, SCRIPT, column, snapshot, step, subject
 from tests.ir.test_report_format import REPORT
-
-PATIENCE_MS = 60_000
 
 Show = Callable[..., Any]
 
@@ -82,28 +80,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def show(browser: Any, pages: dict[str, Path]) -> Iterator[Show]:
-    """Opens a page and waits until it is drawn; at the end, nothing may have gone wrong in it."""
-    problems: list[str] = []
-    opened = []
-
-    def open_page(name: str, width: int = 1400, address: str = "", **options: Any) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        opened.append(page)
-        file = pages[name].as_uri()
-        page.on(
-            "console", lambda message: problems.append(message.text) if message.type in ("error", "trace") else None
-        )
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: None if request.url in (file, "data:,") else problems.append(request.url))
-        page.goto(address or file)
-        page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
-        return page
-
-    yield open_page
-    for page in opened:
-        page.close()
-    assert problems == []
+def show(open_page: Show, pages: dict[str, Path]) -> Show:
+    return lambda name, *args, **options: open_page(pages[name], *args, **options)
 
 
 def drawn(page: Any) -> dict[str, Any]:
@@ -135,9 +113,16 @@ def painted(page: Any, points: list[tuple[float, float]]) -> list[list[int]]:
     return found
 
 
-def column(page: Any, table: str, place: int) -> list[str]:
-    texts: list[str] = page.locator(f"{table} tbody tr td:nth-child({place})").all_inner_texts()
-    return texts
+def line_in_all(page: Any) -> tuple[list[float], list[float], float]:
+    """The line of all bytes in the memory chart, its times and levels, and the width of the chart in pixels."""
+    x, y, pixels = page.evaluate(
+        """() => {
+            const { _fullData, _fullLayout } = document.querySelector("#memory .chart");
+            const { x, y } = _fullData.find(({ name }) => name === "in all");
+            return [Array.from(x), Array.from(y), _fullLayout.xaxis._length];
+        }"""
+    )
+    return x, y, pixels
 
 
 def pieces(storages: Sequence[Storage], n_ticks: int = 2000) -> int:
@@ -380,13 +365,7 @@ def test_a_moments_contents_are_what_the_analysis_says(show: Show) -> None:
 @pytest.mark.parametrize("width", [400, 800, 1400])
 def test_what_is_drawn_of_memory_is_what_is_there_to_the_pixel(show: Show, width: int) -> None:
     trace = trace_of(150)
-    x, drawn_mib, pixels = show("random", width=width).evaluate(
-        """() => {
-            const { _fullData, _fullLayout } = document.querySelector("#memory .chart");
-            const { x, y } = _fullData.find(({ name }) => name === "in all");
-            return [Array.from(x), Array.from(y), _fullLayout.xaxis._length];
-        }"""
-    )
+    x, drawn_mib, pixels = line_in_all(show("random", width=width))
     live = memory_of(trace).live
     assert len(x) <= 2 * pixels + 2
     assert max(drawn_mib) * MIB == pytest.approx(live.max())
@@ -398,13 +377,7 @@ def test_what_is_drawn_of_memory_is_what_is_there_to_the_pixel(show: Show, width
 
 
 def test_a_spike_is_no_wider_than_a_pixel(show: Show) -> None:
-    x, level, pixels = show("spike", width=400).evaluate(
-        """() => {
-            const { _fullData, _fullLayout } = document.querySelector("#memory .chart");
-            const { x, y } = _fullData.find(({ name }) => name === "in all");
-            return [Array.from(x), Array.from(y), _fullLayout.xaxis._length];
-        }"""
-    )
+    x, level, pixels = line_in_all(show("spike", width=400))
     assert level[0] == max(level) == 64
     assert level[1] == 1
     assert x[1] - x[0] <= 1000 / pixels  # ms of a second

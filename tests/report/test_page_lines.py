@@ -1,6 +1,6 @@
 """The page in headless Chromium: lines of the program, and what is said of one storage."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, LINK, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, LINK, column, snapshot, step, subject
 
 Show = Callable[..., Any]
 
@@ -27,28 +27,9 @@ def with_lines(trace: Trace) -> Trace:
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
-    wrong: list[str] = []
-    opened = []
-
-    def open_page(what: Subject, address: str = "", width: int = 1400) -> Any:
-        (tmp_path / "page.html").write_text(render_page(what))
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        opened.append(page)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto((tmp_path / "page.html").as_uri() + address)
-        page.wait_for_selector("[data-ready]", timeout=60_000)
-        return page
-
-    yield open_page
-    for page in opened:
-        page.close()
-    assert wrong == []
-
-
-def column(page: Any, table: str, place: int) -> list[str]:
-    texts: list[str] = page.locator(f"{table} tbody tr td:nth-child({place})").all_inner_texts()
-    return texts
+def show(open_page: Show, tmp_path: Path) -> Show:
+    address = (tmp_path / "page.html").as_uri()
+    return lambda what, at="", **options: open_page(render_page(what), address=address + at, **options)
 
 
 def test_the_tree_by_line_holds_every_byte_once_by_file_and_line() -> None:

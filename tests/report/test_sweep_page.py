@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from ebbtide.cli import cli
 from ebbtide.ir.files import save
 from ebbtide.report.packing import pack
 from ebbtide.report.sweep_page import Sweep, render_sweep, sweep_data
-from tests.helpers.make_page import SCRIPT, step
+from tests.helpers.make_page import SCRIPT, column, step
 from tests.report.test_page import unpack
-from tests.report.test_page_browser import PATIENCE_MS, column
 
 GB = 10**9
 POINTS = (
@@ -112,22 +111,8 @@ Show = Callable[[Sweep], Any]
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
-    problems: list[str] = []
-
-    def open_page(sweep: Sweep) -> Any:
-        (tmp_path / "sweep.html").write_text(render_sweep(sweep))
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.on(
-            "console", lambda message: problems.append(message.text) if message.type in ("error", "trace") else None
-        )
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto((tmp_path / "sweep.html").as_uri())
-        page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
-        return page
-
-    yield open_page
-    assert problems == []
+def show(open_page: Callable[..., Any]) -> Show:
+    return lambda sweep: open_page(render_sweep(sweep), width=1200)
 
 
 def drawn(page: Any, section: str) -> list[dict[str, Any]]:
