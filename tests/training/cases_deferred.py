@@ -274,18 +274,6 @@ def steps_outside_autocast() -> None:
     deferred(step, lambda net: optim.Muon([p for p in thawed(net.layers) if p.ndim == 2], lr=1e-2))
 
 
-def two_optimizers() -> None:
-    deferred(one_zeroes, muon_and_adamw)
-
-
-def two_of_the_same_parameters() -> None:
-    deferred(one_zeroes, two_of_the_same)
-
-
-def a_gan() -> None:
-    deferred(gan_step, generator_and_discriminator)
-
-
 class Straight(torch.autograd.Function):
     """Saves its weight without a look at it."""
 
@@ -489,7 +477,11 @@ def two_threads() -> None:
     deferred(step)
 
 
-WAYS: dict[str, Callable[[], None]] = {
+WAYS: dict[str, Callable[[], object]] = {
+    "two_optimizers": lambda: deferred(one_zeroes, muon_and_adamw),
+    "two_of_the_same_parameters": lambda: deferred(one_zeroes, two_of_the_same),
+    "a_gan": lambda: deferred(gan_step, generator_and_discriminator),
+} | {
     each.__name__: each
     for each in (
         scales_without_unscaling,
@@ -501,9 +493,6 @@ WAYS: dict[str, Callable[[], None]] = {
         changes_between_steps,
         autocast_around_all,
         steps_outside_autocast,
-        two_optimizers,
-        two_of_the_same_parameters,
-        a_gan,
         a_function_that_saves_a_parameter,
         steps_in_inference_mode,
         torch_func,
@@ -541,10 +530,6 @@ def compiled_forward() -> tuple[str, ...]:
     return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
 
 
-def with_a_closure() -> tuple[str, ...]:
-    return compare(gives_a_closure).updates
-
-
 def with_a_pre_hook() -> tuple[str, ...]:
     def halve(optimizer: optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
@@ -560,14 +545,6 @@ def with_a_pre_hook() -> tuple[str, ...]:
     return compare(plain_step, make).updates
 
 
-def of_another_library() -> tuple[str, ...]:
-    return compare(plain_step, of_its_own).updates
-
-
-def with_lbfgs() -> tuple[str, ...]:
-    return compare(gives_a_closure, lbfgs, 3).updates
-
-
 def in_a_mode() -> tuple[str, ...]:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -578,21 +555,19 @@ def in_a_mode() -> tuple[str, ...]:
     return compare(step).updates
 
 
-LEFT: dict[str, Callable[[], tuple[str, ...]]] = {
-    each.__name__: each
-    for each in (
-        compiled_forward,
-        with_a_closure,
-        with_a_pre_hook,
-        of_another_library,
-        with_lbfgs,
-        in_a_mode,
-    )
+LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
+    "compiled_forward": (compiled_forward, "compiled code reads parameters"),
+    "with_a_closure": (lambda: compare(gives_a_closure).updates, "closure"),
+    "with_a_pre_hook": (with_a_pre_hook, "a hook of its step may change gradients"),
+    "of_another_library": (lambda: compare(plain_step, of_its_own).updates, "only optimizers of torch.optim"),
+    "with_lbfgs": (lambda: compare(gives_a_closure, lbfgs, 3).updates, "only optimizers of torch.optim"),
+    "in_a_mode": (in_a_mode, "mode"),
 }
+"""The scenario, and why its updates are not deferred."""
 
 
 def left(name: str) -> tuple[str, ...]:
-    return LEFT[name]()
+    return LEFT[name][0]()
 
 
 # ---- planned ------------------------------------------------------------------------------------------------------

@@ -210,35 +210,36 @@ def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
         optimizer.step()
 
 
-REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any]]] = {
-    "accumulates": (accumulates, adamw),
-    "clips": (clips, adamw),
-    "reads_gradients": (reads_gradients, adamw),
-    "reads_parameters": (reads_parameters, adamw),
-    "scales": (scales, adamw),
-    "schedules_before_step": (schedules_before_step, adamw),
-    "loads_before_step": (loads_before_step, adamw),
-    "keeps_gradients": (keeps_gradients, adamw),
-    "gives_a_closure": (gives_a_closure, adamw),
-    "steps_under_autocast": (steps_under_autocast, adamw),
-    "differentiates_gradients": (differentiates_gradients, adamw),
-    "steps_compiled": (steps_compiled, adamw),
-    "checkpoints_tied_layers": (checkpoints_tied_layers, adamw),
-    "steps_twice": (steps_twice, adamw),
-    "with_a_hook_of_step": (plain_step, with_a_hook_of_step),
-    "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient),
-    "with_sparse_gradients": (embeds, with_sparse_gradients),
-    "of_its_own": (plain_step, of_its_own),
-    "lbfgs": (gives_a_closure, lbfgs),
-    "two_of_the_same": (one_zeroes, two_of_the_same),
-    "sharing_memory": (plain_step, sharing_memory),
-    "steps_in_inference_mode": (steps_in_inference_mode, adamw),
+REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
+    "accumulates": (accumulates, adamw, "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in"),
+    "clips": (clips, adamw, "clip_grad_norm_"),
+    "reads_gradients": (reads_gradients, adamw, "uses what its step works on"),
+    "reads_parameters": (reads_parameters, adamw, "uses what its step works on"),
+    "scales": (scales, adamw, "scaler.step"),
+    "schedules_before_step": (schedules_before_step, adamw, "lr changed"),
+    "loads_before_step": (loads_before_step, adamw, "its state changed"),
+    "keeps_gradients": (keeps_gradients, adamw, "or kept"),
+    "gives_a_closure": (gives_a_closure, adamw, "closure"),
+    "steps_under_autocast": (steps_under_autocast, adamw, "autocast"),
+    "differentiates_gradients": (differentiates_gradients, adamw, "create_graph"),
+    "steps_compiled": (steps_compiled, adamw, "compiled"),
+    "checkpoints_tied_layers": (checkpoints_tied_layers, adamw, "uses what its step works on"),
+    "steps_twice": (steps_twice, adamw, "a gradient is changed"),
+    "with_a_hook_of_step": (plain_step, with_a_hook_of_step, "a hook of its step"),
+    "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient, "waits for its gradients"),
+    "with_sparse_gradients": (embeds, with_sparse_gradients, "sparse"),
+    "of_its_own": (plain_step, of_its_own, "only optimizers of torch.optim"),
+    "lbfgs": (gives_a_closure, lbfgs, "only optimizers of torch.optim"),
+    "two_of_the_same": (one_zeroes, two_of_the_same, "the same parameters"),
+    "sharing_memory": (plain_step, sharing_memory, "share memory"),
+    "steps_in_inference_mode": (steps_in_inference_mode, adamw, "inference mode"),
 }
+"""The scenario, its optimizer, and what is said of it."""
 
 
 def refused(name: str) -> tuple[str, ...]:
     """What the report says of the optimizers; the bits are plain PyTorch's, and gradients stay where they were."""
-    step, make = REFUSALS[name]
+    step, make, _ = REFUSALS[name]
     return compare(step, make).updates
 
 
@@ -395,48 +396,51 @@ def raises_in_backward(net: Any, optimizer: Any, number: int) -> None:
         net.state_dict()
 
 
-ERRORS: dict[str, Callable[..., None]] = {
-    "accumulates": accumulates,
-    "clips": clips,
-    "reads_parameters": reads_parameters,
-    "reads_state": reads_state,
-    "scales": scales,
-    "schedules_before_step": schedules_before_step,
-    "loads_before_step": loads_before_step,
-    "keeps_gradients": keeps_gradients,
-    "gives_a_closure": gives_a_closure,
-    "steps_under_autocast": steps_under_autocast,
-    "differentiates_gradients": differentiates_gradients,
-    "checkpoints_tied_layers": checkpoints_tied_layers,
-    "steps_twice": steps_twice,
-    "evaluates_before_step": evaluates_before_step,
-    "saves_before_step": saves_before_step,
-    "skips_after_backward": skips_after_backward,
-    "reads_the_norm_after_step": reads_the_norm_after_step,
-    "sums_two_losses": sums_two_losses,
-    "never_zeroes": never_zeroes,
-    "hooks_late": hooks_late,
-    "changes_a_parameter": changes_a_parameter,
-    "changes_data": changes_data,
-    "reads_through_a_view": reads_through_a_view,
-    "raises_in_backward": raises_in_backward,
-    "replaces_state": replaces_state,
-    "replaces_state_of_one": replaces_state_of_one,
-    "swallows_what_clipping_says": swallows_what_clipping_says,
-    "changes_how_operators_compute": changes_how_operators_compute,
-    **{f"looks at a storage: {name}": looks_at_a_storage(name) for name in STORAGE_LOOKS},
+USES = "uses a parameter or state ("
+ERRORS: dict[str, tuple[Callable[..., None], str]] = {
+    "accumulates": (accumulates, "uses a parameter or state (embedding) before step"),
+    "clips": (clips, "clip_grad_norm_(net.parameters(), 0.1)) uses a gradient"),
+    "reads_parameters": (reads_parameters, USES),
+    "reads_state": (reads_state, USES),
+    "scales": (scales, "uses a gradient"),
+    "schedules_before_step": (schedules_before_step, "lr changed between the backward pass and step"),
+    "loads_before_step": (loads_before_step, USES),
+    "keeps_gradients": (keeps_gradients, "uses a gradient (zero_)"),
+    "gives_a_closure": (gives_a_closure, "closure"),
+    "steps_under_autocast": (steps_under_autocast, "autocast"),
+    "differentiates_gradients": (differentiates_gradients, "create_graph"),
+    "checkpoints_tied_layers": (checkpoints_tied_layers, USES),
+    "steps_twice": (steps_twice, "step is called again"),
+    "evaluates_before_step": (evaluates_before_step, USES),
+    "saves_before_step": (saves_before_step, USES),
+    "skips_after_backward": (skips_after_backward, "(grad=) before step"),
+    "reads_the_norm_after_step": (reads_the_norm_after_step, "uses a gradient (norm)"),
+    "sums_two_losses": (sums_two_losses, "needs parameters as they were before their updates"),
+    "never_zeroes": (never_zeroes, "adds to gradients of which the update has been made"),
+    "hooks_late": (hooks_late, "waits for its gradients"),
+    "changes_a_parameter": (changes_a_parameter, USES),
+    "changes_data": (changes_data, USES),
+    "reads_through_a_view": (reads_through_a_view, USES),
+    "raises_in_backward": (raises_in_backward, "raised Stop, when 4 parameters had been updated"),
+    "replaces_state": (replaces_state, "its state changed between the backward pass and step"),
+    "replaces_state_of_one": (replaces_state_of_one, "its state changed between the backward pass and step"),
+    "swallows_what_clipping_says": (swallows_what_clipping_says, "uses a gradient"),
+    "changes_how_operators_compute": (changes_how_operators_compute, USES),
+    **{f"looks at a storage: {name}": (looks_at_a_storage(name), USES) for name in STORAGE_LOOKS},
 }
+"""The scenario, and what is said of it."""
 
 
 def error(name: str) -> tuple[str, int]:
     """What is said when a script does this for the first time in step ``LATER``, and after it the number of steps that
     it can still make."""
+    step, _ = ERRORS[name]
     with session():
         training = train(plain_step, adamw, LATER)
         try:
-            ERRORS[name](training.net, training.optimizer, LATER)
+            step(training.net, training.optimizer, LATER)
             if name == "never_zeroes":
-                ERRORS[name](training.net, training.optimizer, LATER + 1)
+                step(training.net, training.optimizer, LATER + 1)
         except OrderError as refused:
             said = str(refused)
         else:
