@@ -40,7 +40,7 @@ struct Register {
   static void name()
 
 // A small arena that the fault handler guards. They are leaked, as in production: the handler may still look at one.
-// Its slower tiers: a spill file, unless others are given.
+// Its slower tiers: a spill file, unless others are given. At a test's end the invariants of all its arenas hold.
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options = {}, ebbtide::Tiers::List slower = {});
 const char* spill_directory();
 

@@ -48,7 +48,6 @@ TEST(what_is_used_in_place_is_read_and_written_there_without_a_fault) {
         ground.memory->given_back == 8 * kMiB);
   CHECK(filled(p, 6 * kMiB + 4096, 2) && arena.counters().outside == 0);
   arena.release(p);
-  arena.check_invariants();
 }
 
 TEST(what_dies_in_place_gives_its_pages_to_the_kernel) {
@@ -77,7 +76,6 @@ TEST(what_lies_in_place_goes_on_to_the_file_and_comes_back_from_there) {
   CHECK(filled(p, 8 * kMiB, 3));
   p[5] = 7;  // the file's bytes are not these any more
   CHECK(arena.state(p) == State::Dirty && arena.tiers_with(p) == kInMemory);
-  arena.check_invariants();
 }
 
 TEST(where_there_is_no_room_in_place_the_next_tier_takes_over) {
@@ -87,7 +85,6 @@ TEST(where_there_is_no_room_in_place_the_next_tier_takes_over) {
   CHECK(arena.evict(first) > 0 && arena.tiers_with(first) == kInMemory);
   CHECK(arena.evict(second) > 0 && arena.tiers_with(second) == kInFile);
   CHECK(filled(first, 8 * kMiB, 1) && filled(second, 8 * kMiB, 2));
-  arena.check_invariants();
 }
 
 TEST(pages_that_cannot_move_stay_or_go_to_the_file_and_what_has_them_is_whole) {
@@ -104,7 +101,6 @@ TEST(pages_that_cannot_move_stay_or_go_to_the_file_and_what_has_them_is_whole) {
   arena.check_invariants();
   arena.release(p);
   CHECK(ground.memory->space().used == 0 && arena.counters().live == 0);
-  arena.check_invariants();
 }
 
 TEST(what_dies_while_its_pages_move_leaves_nothing) {
@@ -133,7 +129,6 @@ TEST(a_budget_is_kept_by_moving_to_memory_that_is_used_in_place) {
   for (unsigned i = 0; i < 8; ++i) CHECK(filled(blocks[i], 4 * kMiB, i));
   CHECK(arena.counters().faults == 0 && arena.tiers_with(blocks[0]) == kInMemory);
   for (char* p : blocks) arena.release(p);
-  arena.check_invariants();
 }
 
 TEST(what_is_used_in_place_comes_when_there_is_room_unless_the_policy_leaves_it) {
@@ -152,7 +147,6 @@ TEST(what_is_used_in_place_comes_when_there_is_room_unless_the_policy_leaves_it)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK(arena.tiers_with(first) == (comes ? 0 : kInMemory));
     CHECK(filled(first, 8 * kMiB, 1) && filled(second, 8 * kMiB, 2));
-    arena.check_invariants();
   }
 }
 
@@ -165,7 +159,6 @@ TEST(under_first_touch_what_finds_no_room_is_born_in_place_and_stays_there) {
   CHECK(arena.counters().reserved_peak <= 16 * kMiB);
   arena.release(first);
   CHECK(arena.tiers_with(second) == kInMemory && filled(second, 12 * kMiB, 2));
-  arena.check_invariants();
 }
 
 TEST(a_forked_child_reads_what_lies_in_place_and_its_pages_stay_while_it_may) {
@@ -177,7 +170,6 @@ TEST(a_forked_child_reads_what_lies_in_place_and_its_pages_stay_while_it_may) {
   CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == kInMemory);  // not moved: a child may share them
   CHECK(arena.evict(p, 2) > 0 && arena.tiers_with(p) == kInFile && arena.fetch(p) == 0 && arena.evict(p) > 0);
   CHECK((arena.tiers_with(p) & kInMemory) != 0 && filled(p, 8 * kMiB, 1));
-  arena.check_invariants();
 }
 
 // Several threads write while the pages go and come.
@@ -200,7 +192,6 @@ TEST(writes_while_pages_move_are_not_lost) {
   writer.join();
   for (std::size_t i = 0; i < kBytes / 8; i += 512) CHECK(words[i] == rounds);
   CHECK(arena.counters().cancelled == 0 && arena.counters().faults == 0);
-  arena.check_invariants();
 }
 
 // A schedule of a step of four ticks in which the weight of before the step is used in place, and so is what is born at tick 1.
@@ -253,5 +244,4 @@ TEST(a_schedule_has_storages_begin_in_place_and_moves_them_where_it_says) {
   }
   CHECK(arena.tiers_with(other) == 0 && arena.counters().faults == 0 && ground.memory->taken >= 2 * (8 + 4) * kMiB);
   CHECK(ground.memory->space().used == 0);
-  arena.check_invariants();
 }

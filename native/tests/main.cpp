@@ -21,6 +21,8 @@ const char* spill_directory() {
   return named != nullptr ? named : "/var/tmp";
 }
 
+static std::vector<ebbtide::Arena*> arenas;
+
 ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options, ebbtide::Tiers::List slower) {
   if (slower.empty()) slower.push_back(std::make_unique<ebbtide::FileTier>(std::vector<std::string>{spill_directory()}));
   options.huge_region_bytes = std::size_t{8} << 30;
@@ -28,6 +30,7 @@ ebbtide::Arena& make_arena(std::uint64_t limit, ebbtide::Options options, ebbtid
   auto* arena = new ebbtide::Arena(options, std::move(slower));
   arena->set_limits(limit, 0);
   ebbtide::install_fault_handler(*arena);
+  arenas.push_back(arena);
   return *arena;
 }
 
@@ -65,6 +68,7 @@ bool passes(const Test& test) {
   pid_t child = fork();
   if (child == 0) {
     test.run();
+    for (ebbtide::Arena* arena : arenas) arena->check_invariants();
     leave();
   }
   using Clock = std::chrono::steady_clock;

