@@ -165,7 +165,7 @@ def test_called_operators_have_times_of_their_own(tmp_path: Path) -> None:
     out, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
     machine.write_text(TOML)
     command = (EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out), TRAIN_MLP, *TINY)
-    assert run(*command).returncode == 0
+    run(*command, status=0)
     modelled = load(out, Trace)
     called = with_called_times(modelled, 777_777_777, 5.0, GIB)
     products = np.isin(modelled.ticks.operator.astype(str), ["aten::addmm", "aten::mm"])
@@ -187,8 +187,7 @@ def test_a_script_is_estimated_without_training_and_the_least_budget_works(tmp_p
     machine, result = tmp_path / "machine.toml", tmp_path / "result.json"
     machine.write_text(TOML)
     program = (TRAIN_MLP, "--width", "1024", "--depth", "4", "--steps", "8", "--result", str(result))
-    done = run(EBBTIDE, "estimate", "--machine", str(machine), "--json", *program)
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "estimate", "--machine", str(machine), "--json", *program, status=0)
     assert not result.exists()  # it ended after its second step
     found = json.loads(done.stdout)
     weights = 4 * (4 * 1024 * 1024 + 4 * 1024 + 16 * 1024 + 16)
@@ -197,15 +196,13 @@ def test_a_script_is_estimated_without_training_and_the_least_budget_works(tmp_p
     assert found["process_bytes"] > found["tensors_bytes"] + 150 * MIB  # Python and PyTorch
     assert found["budgets"][0]["fast"] == "100%"
     assert found["called_share"] is None
-    trained = run(EBBTIDE, "run", "--fast", found["least_fast"], *program)
-    assert trained.returncode == 0, trained.stderr
+    trained = run(EBBTIDE, "run", "--fast", found["least_fast"], *program, status=0)
     assert result.exists()
 
 
 @pytest.mark.starts
 def test_the_table_and_the_command_are_shown(tmp_path: Path) -> None:
-    done = run(EBBTIDE, "estimate", "--seconds", "1", TRAIN_MLP, *TINY)
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "estimate", "--seconds", "1", TRAIN_MLP, *TINY, status=0)
     assert "loss" not in done.stdout  # the script's own output is not shown
     assert "The process peaks at about " in done.stdout
     assert "ebbtide run --fast " in done.stdout
@@ -219,23 +216,19 @@ def test_what_cannot_run_on_fake_tensors_is_told_with_its_last_words(tmp_path: P
     (tmp_path / "train.py").write_text("import torch\nx = torch.randn(9)\nprint(x[x > 0])\n")
     (tmp_path / "idle.py").write_text("print('nothing to do')\n")
     how = ("--machine", str(tmp_path / "machine.toml"))
-    done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path)
-    assert done.returncode == 1
+    done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path, status=1)
     assert "ended with exit status 1 on fake tensors" in done.stderr
     assert "a result whose shape depends on data" in done.stderr
-    done = run(EBBTIDE, "estimate", *how, "idle.py", cwd=tmp_path)
-    assert done.returncode == 1
+    done = run(EBBTIDE, "estimate", *how, "idle.py", cwd=tmp_path, status=1)
     assert "the program made 0 steps" in done.stderr
     assert "the script ended before it had made two steps, so nothing can be estimated. It" in done.stderr
     (tmp_path / "raises.py").write_text("raise ValueError('no data set')\n")
-    done = run(EBBTIDE, "estimate", *how, "raises.py", cwd=tmp_path)
-    assert done.returncode == 1
+    done = run(EBBTIDE, "estimate", *how, "raises.py", cwd=tmp_path, status=1)
     assert "the script ended with exit status 1 before its second step had, so" in done.stderr
     assert "ValueError: no data set" in done.stderr
     slow = replace(MACHINE, compute=Compute())
     (tmp_path / "machine.toml").write_text(slow.to_toml())
-    done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path)
-    assert done.returncode == 2
+    done = run(EBBTIDE, "estimate", *how, "train.py", cwd=tmp_path, status=2)
     assert "does not say how fast it computes" in done.stderr
 
 

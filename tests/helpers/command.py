@@ -30,9 +30,9 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end, whatever the exit code; both streams are captured as text.
+    """Run to the end; both streams are captured as text, and shown if the exit status is not the one that is expected.
 
     ``ebbtide`` and scripts are forked from a Python that has imported PyTorch (``command_server``), unless the process
     itself matters: a budget in bytes is for all that it holds, and some variables are read when it starts. Of whole GiB
@@ -41,10 +41,13 @@ def run(
     words = command[1:] if command[0] == sys.executable else command
     is_ours = words[0] == EBBTIDE or words[0].endswith(".py")
     if is_ours and not _SMALL_BUDGET.search(" ".join(words)) and all(map(_is_read_late, env or {})):
-        return _forked(words, environment(env), cwd or Path.cwd())
-    return subprocess.run(
-        command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
-    )
+        done = _forked(words, environment(env), cwd or Path.cwd())
+    else:
+        done = subprocess.run(
+            command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
+        )
+    assert status is None or done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 _SMALL_BUDGET = re.compile(r"--fast(-node)?[= ](?!\d+(%|GiB))")

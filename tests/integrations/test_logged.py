@@ -63,8 +63,7 @@ print([row["step"] for row in rows])
 def printed(program: str, folder: Path) -> list[str]:
     path = folder / "program.py"
     path.write_text(NET + program)
-    done = run(str(path), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = run(str(path), cwd=folder, status=0)
     return [line for line in done.stdout.splitlines() if not line.startswith(("{", "[20"))]
 
 

@@ -71,8 +71,7 @@ def script(tmp_path: Path) -> Path:
 def test_a_percentage_without_an_optimizer_is_never_a_budget(script: Path, tmp_path: Path) -> None:
     script.write_text(BY_HAND)
     out = tmp_path / "out.json"
-    done = run(EBBTIDE, "run", "--fast", "25%", "--report", str(out), str(script))
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "25%", "--report", str(out), str(script), status=3)
     assert "trained" in done.stdout
     assert "no optimizer step was seen, so 25 % could" in done.stderr
     assert "accelerate launch --no_python ebbtide run" in done.stderr
@@ -85,11 +84,9 @@ def test_a_percentage_without_an_optimizer_is_never_a_budget(script: Path, tmp_p
 
 def test_the_percentage_that_is_named_works_where_updates_are_deferred(script: Path) -> None:
     script.write_text(PUTS_OFF)
-    refused = run(EBBTIDE, "run", "--fast", "3%", "--optimizer", "deferred", str(script))
-    assert refused.returncode == 3, refused.stderr
+    refused = run(EBBTIDE, "run", "--fast", "3%", "--optimizer", "deferred", str(script), status=3)
     (named,) = re.findall(r"use --fast (\d+%) or more", refused.stderr)
-    done = run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script))
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script), status=0)
 
 
 def test_a_percentage_follows_a_net_and_a_batch_that_grow(script: Path, tmp_path: Path) -> None:
@@ -107,8 +104,7 @@ def test_a_percentage_follows_a_net_and_a_batch_that_grow(script: Path, tmp_path
 
 def test_a_size_without_an_optimizer_is_kept_and_the_summary_says_that_no_step_was_seen(script: Path) -> None:
     script.write_text(BY_HAND)
-    done = run(EBBTIDE, "run", "--fast", "2GiB", str(script))
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "2GiB", str(script), status=0)
     assert "within budget, 0 steps" in done.stderr
     said = (
         "none was seen, so nothing was planned; this process stayed within its budget, and those that it starts are not"
@@ -118,8 +114,7 @@ def test_a_size_without_an_optimizer_is_kept_and_the_summary_says_that_no_step_w
 
 
 def test_a_percentage_of_too_few_steps_is_never_a_budget() -> None:
-    done = run(EBBTIDE, "run", "--fast", "50%", TRAIN_MLP, *SMALL, "--steps", "1")
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "50%", TRAIN_MLP, *SMALL, "--steps", "1", status=3)
     assert "1 of 2 steps that find the peak were seen" in done.stderr
     assert "train for longer" in done.stderr
 
@@ -137,8 +132,7 @@ def test_a_script_that_trains_nothing_ends_with_its_own_status_and_one_line(
     text: str, status: int, said: str, fast: str, script: Path
 ) -> None:
     script.write_text(text)
-    done = run(EBBTIDE, "run", "--fast", fast, str(script), "--help")
-    assert done.returncode == status, done.stderr
+    done = run(EBBTIDE, "run", "--fast", fast, str(script), "--help", status=status)
     assert said in done.stdout
     told = [line for line in done.stderr.splitlines() if line.startswith("Ebbtide")]
     if status == 0:
@@ -158,8 +152,7 @@ def test_an_evaluation_has_not_failed_where_a_percentage_was_never_in_force(
         f"with torch.set_grad_enabled({trains}):\n    loss = model(torch.randn(64, 1024)).sum()\n"
         f"if {trains}:\n    loss.backward()\n"
     )
-    done = run(EBBTIDE, "run", "--fast", "40%", str(script))
-    assert done.returncode == status, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "40%", str(script), status=status)
     assert "Ebbtide: NOT BOUNDED as asked, 0 steps" in done.stderr
     told = done.stderr.splitlines()[-1]
     assert told.startswith(f"ebbtide: {'error' if trains else 'warning'}: the run was not bounded as asked")
@@ -168,15 +161,13 @@ def test_an_evaluation_has_not_failed_where_a_percentage_was_never_in_force(
 def test_a_script_whose_child_may_train_is_not_taken_for_an_idle_one(script: Path) -> None:
     """However little the child holds."""
     script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])\n")
-    done = run(EBBTIDE, "run", "--fast", "50%", str(script))
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "50%", str(script), status=3)
     assert "no optimizer step was seen, so 50 % could" in done.stderr
 
 
 def test_where_nothing_is_large_enough_nothing_is_bounded(script: Path) -> None:
     script.write_text(TINY)
-    done = run(EBBTIDE, "run", "--fast", "50%", str(script))
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "50%", str(script), status=3)
     assert "no storage was large enough to be managed" in done.stderr
 
 
@@ -184,8 +175,7 @@ def test_where_nothing_is_large_enough_nothing_is_bounded(script: Path) -> None:
 @pytest.mark.parametrize("fast", ["50%", "500MiB"])
 def test_training_in_a_process_that_the_script_starts_is_not_bounded(script: Path, fast: str) -> None:
     script.write_text(LAUNCHER)
-    done = run(EBBTIDE, "run", "--fast", fast, str(script), TRAIN_MLP, *LARGE)
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", fast, str(script), TRAIN_MLP, *LARGE, status=3)
     assert "Ebbtide: NOT BOUNDED as asked, 0 steps" in done.stderr
     assert "stayed within" not in done.stderr
     assert "accelerate launch --no_python ebbtide run" in done.stderr
@@ -197,8 +187,7 @@ def test_training_in_a_process_that_the_script_starts_is_not_bounded(script: Pat
 @pytest.mark.parametrize("option", [[], ["--fast", "4GiB"]])
 def test_training_in_a_process_that_stays_below_the_size_is_told(option: list[str], script: Path) -> None:
     script.write_text(LAUNCHER)
-    done = run(EBBTIDE, "run", *option, str(script), TRAIN_MLP, *LARGE)
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "run", *option, str(script), TRAIN_MLP, *LARGE, status=0)
     assert "warning: no step was seen, and a process that the script started peaked at" in done.stderr
     assert "which nothing bounded" in done.stderr
     assert "accelerate launch --no_python ebbtide run" in done.stderr
@@ -220,8 +209,7 @@ assert not session.report().trouble
 
 def test_what_this_process_held_itself_is_not_taken_for_a_childs(script: Path) -> None:
     script.write_text(CHILD_BEFORE)
-    done = run(sys.executable, "-W", "error", str(script))
-    assert done.returncode == 0, done.stderr
+    done = run(sys.executable, "-W", "error", str(script), status=0)
 
 
 def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +223,11 @@ def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: py
 
 def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_path: Path) -> None:
     plan, out = tmp_path / "mlp.plan", tmp_path / "out.json"
-    made = run(EBBTIDE, "run", "--fast", "50%", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "4")
-    assert made.returncode == 0, made.stderr
+    made = run(EBBTIDE, "run", "--fast", "50%", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "4", status=0)
     ours = [EBBTIDE, "run", "--fast", "50%", "--plan", str(plan), "--report", str(out), TRAIN_MLP, "--steps", "4"]
-    own = run(*ours, *SMALL)
-    assert own.returncode == 0, own.stderr
+    own = run(*ours, *SMALL, status=0)
     assert json.loads(out.read_text())["steps"][-1]["mode"] == "planned"
-    other = run(*ours, "--width", "640", "--depth", "3", "--rows", "256")
-    assert other.returncode == 3, other.stderr
+    other = run(*ours, "--width", "640", "--depth", "3", "--rows", "256", status=3)
     assert "error: the run was not planned as asked" in other.stderr
     assert other.stderr.count(f"no step followed the plan {plan}") == 1  # in the summary
     assert "made for a step with other storages" in other.stderr
@@ -253,8 +238,7 @@ def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_
 
 def test_a_machine_with_more_tiers_than_a_run_has_is_refused_before_anything_runs(script: Path) -> None:
     script.write_text("raise AssertionError('it ran')")
-    done = run(EBBTIDE, "run", "--fast", "50%", "--machine", "g10", str(script))
-    assert done.returncode == 2, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "50%", "--machine", "g10", str(script), status=2)
     assert "it ran" not in done.stderr
     assert "has 3 tiers (gpu, host, ssd)" in done.stderr
     assert "ebbtide plan" in done.stderr
@@ -262,14 +246,13 @@ def test_a_machine_with_more_tiers_than_a_run_has_is_refused_before_anything_run
 
 def test_the_scripts_own_status_comes_first(script: Path) -> None:
     script.write_text(f"{BY_HAND}\nimport sys\nsys.exit(7)\n")
-    assert run(EBBTIDE, "run", "--fast", "25%", str(script)).returncode == 7
-    assert run(sys.executable, str(script)).returncode == 7
+    run(EBBTIDE, "run", "--fast", "25%", str(script), status=7)
+    run(sys.executable, str(script), status=7)
 
 
 def test_a_size_that_is_refused_is_not_called_exceeded(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    done = run(EBBTIDE, "run", "--fast", "60MiB", "--report", str(out), TRAIN_MLP, *SMALL, "--steps", "2")
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "60MiB", "--report", str(out), TRAIN_MLP, *SMALL, "--steps", "2", status=3)
     assert "ebbtide: error: a budget of 60.0 MiB is too small" in done.stderr
     assert "OVER BUDGET" not in done.stderr
     assert "moved a step" not in done.stderr  # nothing was, so there is no table of it
@@ -280,8 +263,7 @@ def test_a_size_that_is_refused_is_not_called_exceeded(tmp_path: Path) -> None:
 def test_training_goes_on_with_the_same_bits_under_a_limit_that_fell_too_low() -> None:
     falling = str(SCRIPTS / "falling_limit.py")
     plain = run(sys.executable, falling, "plain")
-    done = run(sys.executable, falling, "bounded", env={"EBBTIDE_WATCHDOG": "0.2"})
-    assert done.returncode == 0, done.stderr
+    done = run(sys.executable, falling, "bounded", env={"EBBTIDE_WATCHDOG": "0.2"}, status=0)
     assert done.stdout == plain.stdout
     assert done.stdout.count("\n") == 5
     assert "EbbtideWarning: the budget was exceeded: this process can have" in done.stderr
@@ -290,8 +272,7 @@ def test_training_goes_on_with_the_same_bits_under_a_limit_that_fell_too_low() -
 def test_a_trace_to_save_leaves_a_run_without_a_size_bounded(tmp_path: Path) -> None:
     trace, plan, out = (tmp_path / name for name in ("step.trace", "step.plan", "out.json"))
     options = ["--save-trace", str(trace), "--save-plan", str(plan), "--report", str(out)]
-    done = run(EBBTIDE, "run", *options, TRAIN_MLP, *SMALL, "--steps", "4")
-    assert done.returncode == 0, done.stderr
+    done = run(EBBTIDE, "run", *options, TRAIN_MLP, *SMALL, "--steps", "4", status=0)
     report = json.loads(out.read_text())
     assert (report["policy"], report["fast_bytes"] is None) == ("ebbtide", False)
     assert [step["mode"] for step in report["steps"]][-1] == "planned"
@@ -301,8 +282,7 @@ def test_a_trace_to_save_leaves_a_run_without_a_size_bounded(tmp_path: Path) -> 
 
 def test_a_plan_to_save_that_was_not_made_is_told(tmp_path: Path) -> None:
     plan = tmp_path / "step.plan"
-    done = run(EBBTIDE, "run", "--fast", "2GiB", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "1")
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "2GiB", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "1", status=3)
     assert done.stderr.count("no step was planned, so there is no plan to save: 1 steps were made") == 1
     assert "error: the run was not planned as asked" in done.stderr
     assert not plan.exists()
@@ -312,8 +292,7 @@ def test_a_timeline_to_save_that_did_not_come_about_is_told(tmp_path: Path) -> N
     """Beside the trouble of a percentage that was never in force, of which the report speaks."""
     line, out = tmp_path / "step.timeline", tmp_path / "out.json"
     saves = ["--save-timeline", str(line), "--report", str(out)]
-    done = run(EBBTIDE, "run", "--fast", "50%", *saves, TRAIN_MLP, *SMALL, "--steps", "1")
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "50%", *saves, TRAIN_MLP, *SMALL, "--steps", "1", status=3)
     assert done.stderr.count("no step followed a plan to its end, so there is no timeline to save") == 1
     assert "error: the run was not bounded as asked" in done.stderr
     report = json.loads(out.read_text())

@@ -92,8 +92,7 @@ def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
     out, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
     machine.write_text(COMPUTES)
     command = (EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out))
-    finished = run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1")
-    assert finished.returncode == 0, finished.stderr
+    finished = run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1", status=0)
     ticks = load(out, Trace).ticks
     for tick in ticks:
         assert tick.time_ns in (0, 1_000 + max(tick.flops * 10**9 // 312_000_000_000, tick.nbytes * 1000 // 2039))
@@ -103,8 +102,7 @@ def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
 def test_without_a_machine_times_are_this_computers(tmp_path: Path) -> None:
     """Not one that nobody named: what a smaller budget costs depends on compute and disk of one machine."""
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "1024", "--depth", "1")
-    assert finished.returncode == 0, finished.stderr
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "1024", "--depth", "1", status=0)
     here = this_machine(computes=True)
     for tick in load(out, Trace).ticks:
         assert tick.time_ns in (0, here.roofline_ns(tick.flops, tick.nbytes, tick.arguments))
@@ -113,8 +111,7 @@ def test_without_a_machine_times_are_this_computers(tmp_path: Path) -> None:
 def test_what_fake_tensors_cannot_do_is_said(tmp_path: Path) -> None:
     script, out = tmp_path / "train.py", tmp_path / "step.trace"
     script.write_text("import torch\nx = torch.randn(10)\nprint(x[x > 0])\n")
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), str(script))
-    assert finished.returncode == 1
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), str(script), status=1)
     assert "a result whose shape depends on data, and fake tensors have no data" in finished.stderr
     assert "nothing was recorded" in finished.stderr
 
@@ -144,9 +141,8 @@ def test_a_loader_with_workers_loads_in_the_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADS)
     out = tmp_path / "step.trace"
     finished = run(
-        EBBTIDE, "trace", "--fake", "--step", "6", "--keep-running", "-o", str(out), "train.py", cwd=tmp_path
+        EBBTIDE, "trace", "--fake", "--step", "6", "--keep-running", "-o", str(out), "train.py", cwd=tmp_path, status=0
     )
-    assert finished.returncode == 0, finished.stderr
     assert finished.stdout.split() == ["2", "60"]
     weight = [row for row in load(out, Trace).storages if row.kind is StorageKind.PARAMETER]
     assert sorted(row.nbytes for row in weight) == [4 * 32, 4 * 32 * 64]
@@ -158,11 +154,9 @@ def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
         'format = "ebbtide-machine"\nversion = 1\nname = "slow"\norigin = "assumed"\n'
         '[[tiers]]\nname = "dram"\nin_place = "all"\n'
     )
-    finished = run(EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out), TRAIN_MLP)
-    assert finished.returncode == 2
+    finished = run(EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out), TRAIN_MLP, status=2)
     assert "does not say how fast it computes" in finished.stderr
-    finished = run(EBBTIDE, "trace", "--machine", str(machine), "-o", str(out), TRAIN_MLP)
-    assert finished.returncode == 2
+    finished = run(EBBTIDE, "trace", "--machine", str(machine), "-o", str(out), TRAIN_MLP, status=2)
     assert "--machine goes with --fake" in finished.stderr
 
 
@@ -183,8 +177,7 @@ def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[
     """Two results that nobody takes."""
     (tmp_path / "train.py").write_text(TWO_RESULTS)
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"))
-    assert finished.returncode == 0, finished.stderr
+    finished = run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"), status=0)
     results = [row for row in load(out, Trace).storages if row.nbytes == 4 * 2**18]
     assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2
 
@@ -261,8 +254,7 @@ def test_weights_that_are_not_trained_are_parameters_too(tmp_path: Path, how: li
 def test_parameters_may_change_their_type(order: str, how: str, itemsize: int, tmp_path: Path) -> None:
     """Fake parameters are exchanged in place then, which PyTorch refuses where anything refers to them weakly."""
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_CAST, order, how)
-    assert finished.returncode == 0, finished.stderr
+    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_CAST, order, how, status=0)
     trace = load(out, Trace)
     found = Counter(storage.nbytes for storage in trace.storages if storage.kind is StorageKind.PARAMETER)
     width = 256

@@ -175,8 +175,7 @@ for step in range(9):
 def test_ctrl_c_ends_the_command_as_it_ends_python_and_the_report_is_written(tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
     script.write_text(INTERRUPTS_ITSELF)
-    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script))
-    assert done.returncode == 130
+    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
     assert "KeyboardInterrupt" in done.stderr
     assert "trained for 4 steps in " in done.stderr
     report = json.loads(out.read_text())
@@ -223,8 +222,7 @@ def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], 
 def test_torchrun_starts_ranks_that_each_keep_a_budget(plain_ranks: list[str], tmp_path: Path) -> None:
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--no-python", "--nproc-per-node", "2"]
     ours = [EBBTIDE, "run", "--fast", "50%", "--report", str(tmp_path / "out.json"), TRAIN_RANKS]
-    done = run(*torchrun, *ours, "--result", str(tmp_path / "ours"), env={"OMP_NUM_THREADS": "1", **PLANNED})
-    assert done.returncode == 0, done.stderr
+    done = run(*torchrun, *ours, "--result", str(tmp_path / "ours"), env={"OMP_NUM_THREADS": "1", **PLANNED}, status=0)
     assert [(tmp_path / f"ours.{rank}").read_text() for rank in range(2)] == plain_ranks
     for rank in range(2):
         report = json.loads((tmp_path / f"out.{rank}.json").read_text())
@@ -239,8 +237,7 @@ def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Pat
     )
     script.write_text(INTERRUPTS_ITSELF + again + "sys.excepthook = tell\nsignal.raise_signal(signal.SIGINT)\n")
     script.write_text(script.read_text().replace("if step == 4:", "if step == 40:"))
-    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script))
-    assert done.returncode == 130
+    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
     assert "KeyboardInterrupt" in done.stderr
     assert "launch.py" not in done.stderr
     assert len(json.loads(out.read_text())["steps"]) == 9

@@ -120,16 +120,14 @@ SMALL = [TRAIN_MLP, "--width", "64", "--rows", "8"]
 
 def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -> None:
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "9", "--workers", "2")
-    assert finished.returncode == 0, finished.stderr
+    finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "9", "--workers", "2", status=0)
     assert finished.stdout.count("loss") == 2
     assert "train_mlp.py, step 3: " in finished.stderr
     assert "times as long as the step before, which was not recorded" in finished.stderr
     assert "the script was ended after it (--keep-running lets it go on)" in finished.stderr
     quiet = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "quiet.trace"), *SMALL, "--steps", "9")
     assert (quiet.returncode, quiet.stderr) == (0, "")
-    too_short = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "none.trace"), *SMALL, "--steps", "1")
-    assert too_short.returncode == 1
+    too_short = run(EBBTIDE, "trace", "-q", "-o", str(tmp_path / "none.trace"), *SMALL, "--steps", "1", status=1)
     assert too_short.stderr.startswith("ebbtide: ")
     trace = load(out, Trace)
     assert trace.unrecorded_ns is not None
@@ -145,8 +143,7 @@ def test_the_command_ends_the_script_when_the_step_is_recorded(tmp_path: Path) -
 def test_several_steps_are_several_files_and_the_script_may_go_on(tmp_path: Path) -> None:
     out = tmp_path / "step.trace"
     command = [EBBTIDE, "trace", "-o", str(out), "--step", "2", "--steps", "2", "--keep-running"]
-    finished = run(*command, *SMALL, "--steps", "4", "--exit-code", "7")
-    assert finished.returncode == 7, finished.stderr
+    finished = run(*command, *SMALL, "--steps", "4", "--exit-code", "7", status=7)
     assert finished.stdout.count("loss") == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2.trace", "step-3.trace"]
     traces = [load(tmp_path / f"step-{step}.trace", Trace) for step in (2, 3)]
@@ -155,14 +152,12 @@ def test_several_steps_are_several_files_and_the_script_may_go_on(tmp_path: Path
 
 def test_a_script_that_ends_too_early_is_told(tmp_path: Path) -> None:
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "2")
-    assert finished.returncode == 1
+    finished = run(EBBTIDE, "trace", "-o", str(out), *SMALL, "--steps", "2", status=1)
     assert "the program made 2 steps, and step 3 was asked for (a step ends" in finished.stderr
     assert not out.exists()
 
 
 def test_a_trace_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
-    finished = run(EBBTIDE, "trace", "-o", str(tmp_path / "absent" / "step.trace"), *SMALL)
-    assert finished.returncode == 2
+    finished = run(EBBTIDE, "trace", "-o", str(tmp_path / "absent" / "step.trace"), *SMALL, status=2)
     assert "loss" not in finished.stdout
     assert "cannot be written" in finished.stderr

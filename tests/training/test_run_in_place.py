@@ -34,8 +34,7 @@ def test_a_run_plans_without_use_in_place_and_says_so(tmp_path: Path) -> None:
     machine.write_text(IN_PLACE.to_toml())
     size = ["--width", "512", "--depth", "4", "--rows", "512", "--steps", "5"]
     options = ["--fast", "40%", "--save-trace", trace, "--save-plan", made, "--report", report, "--machine", machine]
-    finished = run(*map(str, [EBBTIDE, "run", *options, TRAIN_MLP, *size]))
-    assert finished.returncode == 0, finished.stderr
+    finished = run(*map(str, [EBBTIDE, "run", *options, TRAIN_MLP, *size]), status=0)
     assert f"{machine} lets operations use file in place, at measured times" in finished.stderr
     assert [step["mode"] for step in json.loads(report.read_text())["steps"]] == ["recorded"] * 2 + ["planned"] * 3
     step, followed = load(trace, Trace), load(made, Plan)

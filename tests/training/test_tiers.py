@@ -126,8 +126,7 @@ def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(
     script = tmp_path / "train.py"
     script.write_text("open('ran', 'w')")
     asked = [EBBTIDE, *command, "--tier", tier, *([str(script)] if command != ("probe",) else [])]
-    finished = run(*asked, cwd=tmp_path)
-    assert finished.returncode == 2, finished.stderr
+    finished = run(*asked, cwd=tmp_path, status=2)
     assert said in finished.stderr.splitlines()[-1]
     assert "Traceback" not in finished.stderr
     assert "plain run" not in finished.stderr

@@ -38,8 +38,7 @@ def trained(prologue: str, folder: Path, command: list[str]) -> str:
     script, report = folder / "train.py", folder / "report.json"
     script.write_text(f"import sys, torch\ntorch.manual_seed(1)\n{prologue}\n{TRAINS}")
     options = ["run", "--fast", "40%", "--report", str(report)] if command == [EBBTIDE] else []
-    done = run(*command, *options, str(script), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = run(*command, *options, str(script), cwd=folder, status=0)
     assert not options or '"bounded_as_asked": true' in report.read_text()
     return done.stdout
 
@@ -65,8 +64,7 @@ def test_a_script_chooses_how_its_processes_start(tmp_path: Path) -> None:
 def test_an_error_has_a_line_of_its_own_behind_an_unfinished_bar(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch, tqdm\nbar = tqdm.tqdm(total=9)\nbar.update(1)\nbar.refresh()\n" + TRAINS)
-    done = run(EBBTIDE, "run", "--fast", "2%", str(script), cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
+    done = run(EBBTIDE, "run", "--fast", "2%", str(script), cwd=tmp_path, status=3)
     assert "1/9" in done.stderr
     lines = re.split(r"[\r\n]", done.stderr)
     assert [line for line in lines if line.startswith("ebbtide: error: ")]

@@ -281,8 +281,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_script_is_verified_and_its_own_directory_left_alone(project: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     options = ["--fast", "40%", "--keep", str(kept), "--json"]
-    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project, status=0)
     verdict = json.loads(done.stdout)
     assert verdict["proven"] is True
     assert (verdict["steps"], verdict["losses"], verdict["fast"]) == (5, 5, "40%")
@@ -296,16 +295,14 @@ def test_a_script_is_verified_and_its_own_directory_left_alone(project: Path, tm
 
 
 def test_one_wrong_bit_is_found_and_where_it_begins(project: Path) -> None:
-    done = run(EBBTIDE, "verify", "--fast", "40%", "train.py", "--seed", "1", "--twist", cwd=project)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(EBBTIDE, "verify", "--fast", "40%", "train.py", "--seed", "1", "--twist", cwd=project, status=1)
     assert "NOT VERIFIED" in done.stdout
     assert "the same bits      NO: in step " in done.stdout  # so small that no loss need show it
     assert "it begins so: in step 4, " in done.stdout
 
 
 def test_a_script_without_a_seed_is_told_how_to_be_deterministic(project: Path) -> None:
-    done = run(EBBTIDE, "verify", "train.py", "--out", "{out}", cwd=project)
-    assert done.returncode == 1
+    done = run(EBBTIDE, "verify", "train.py", "--out", "{out}", cwd=project, status=1)
     assert done.stdout.startswith("NOT DETERMINISTIC")
     assert "in step 1, loss" in done.stdout
     assert "torch.manual_seed(0)" in done.stdout
@@ -320,8 +317,7 @@ def test_what_cannot_be_used_is_refused_before_the_plain_runs(option: tuple[str,
 
 
 def test_a_script_that_fails_or_does_not_train_ends_it_at_once(project: Path) -> None:
-    done = run(EBBTIDE, "verify", "train.py", "--no-such-option", cwd=project)
-    assert done.returncode == 1
+    done = run(EBBTIDE, "verify", "train.py", "--no-such-option", cwd=project, status=1)
     assert "the plain run ended with exit status 2" in done.stderr
     assert "unrecognized arguments: --no-such-option" in done.stderr
     (project / "idle.py").write_text("print(1)")
@@ -331,8 +327,7 @@ def test_a_script_that_fails_or_does_not_train_ends_it_at_once(project: Path) ->
 
 def test_a_budget_that_is_refused_is_no_verdict(project: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    done = run(EBBTIDE, "verify", "--fast", "1%", "--keep", str(kept), "train.py", "--seed", "1", cwd=project)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run(EBBTIDE, "verify", "--fast", "1%", "--keep", str(kept), "train.py", "--seed", "1", cwd=project, status=1)
     assert done.stdout == ""
     assert "the bounded run ended with exit status 3, so there is nothing to compare" in done.stderr
     assert "is too small" in done.stderr
@@ -347,8 +342,7 @@ def test_every_script_whose_plain_runs_agree_can_be_verified_in_any_budget_that_
     """At 90 %, plans leave most in memory."""
     kept = tmp_path / "kept"
     options = ["--fast", "90%", "--keep", str(kept), "--json"]
-    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project, status=0)
     verdict = json.loads(done.stdout)
     assert verdict["proven"] is True
     assert verdict["evicted"]
