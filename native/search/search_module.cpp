@@ -123,8 +123,8 @@ void bind_search(py::module_& m) {
 
   m.def(
       "longest_windows",
-      [](const Ints& cuts, const Floats& begins_ns, const Floats& fresh, const EventColumns& uses,
-         const EventColumns& rests, const std::vector<WallRow>& walls) {
+      [](const Ints& cuts, const Floats& begins_ns, const Floats& fresh, const EventColumns& uses, const EventColumns& rests,
+         const std::vector<WallRow>& walls) {
         Step step{copied(cuts), copied(begins_ns), copied(fresh), events_of(uses), events_of(rests)};
         std::vector<Wall> made;
         for (const auto& [nbytes, ns_per_byte, lost_in, lost_out] : walls)

@@ -196,7 +196,7 @@ def test_a_script_is_estimated_without_training_and_the_least_budget_works(tmp_p
     assert found["process_bytes"] > found["tensors_bytes"] + 150 * MIB  # Python and PyTorch
     assert found["budgets"][0]["fast"] == "100%"
     assert found["called_share"] is None
-    trained = run(EBBTIDE, "run", "--fast", found["least_fast"], *program, status=0)
+    run(EBBTIDE, "run", "--fast", found["least_fast"], *program, status=0)
     assert result.exists()
 
 

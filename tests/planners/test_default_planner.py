@@ -29,6 +29,7 @@ from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
 from tests.helpers.make_steps import DISK, PAGE, R, W, disk, least_and_most, network, page_traces, parameter, step
 
+
 def read(value: dict[str, Any]) -> tuple[Trace, Machine]:
     trace, its_machine = read_tiertrace(json.dumps(value).encode())
     assert its_machine is not None

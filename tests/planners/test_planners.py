@@ -37,6 +37,8 @@ from tests.helpers.make_steps import (
     step,
     three_tiers,
 )
+
+
 @settings(max_examples=150, deadline=None)
 @given(page_traces(tenants=True), st.floats(0, 1))
 @pytest.mark.slow

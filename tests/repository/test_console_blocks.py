@@ -63,7 +63,7 @@ def granted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trace -o step.trace train.py",
         "plan step.trace --machine mine.toml --fast 50% -o step.plan",
     ):
-        finished = run(EBBTIDE, *command.split(), cwd=folder, status=0)
+        run(EBBTIDE, *command.split(), cwd=folder, status=0)
     return folder
 
 
@@ -79,7 +79,7 @@ def test_a_console_block_runs_as_written(block: str, granted: Path, tmp_path: Pa
         if reason is not None:
             left_out.append(f"{command}: {reason}")
             continue
-        finished = run("bash", "-c", command, env={"PATH": path}, cwd=here, status=0)
+        run("bash", "-c", command, env={"PATH": path}, cwd=here, status=0)
     if left_out:
         pytest.skip("; ".join(left_out))
 
@@ -89,7 +89,7 @@ def test_a_console_block_runs_as_written(block: str, granted: Path, tmp_path: Pa
 def test_a_command_of_the_guide_runs(command: str, granted: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     shutil.copytree(granted, here, symlinks=True)
-    finished = run(EBBTIDE, *command.split()[1:], cwd=here, status=0)
+    run(EBBTIDE, *command.split()[1:], cwd=here, status=0)
 
 
 def test_each_reason_to_skip_is_used() -> None:

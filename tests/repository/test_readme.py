@@ -27,4 +27,4 @@ def test_the_readme_has_python_code() -> None:
 def test_python_in_a_page_runs(block: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(block)
-    finished = run(sys.executable, str(script), cwd=tmp_path, status=0)
+    run(sys.executable, str(script), cwd=tmp_path, status=0)

@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line in block[1].splitlines():
         words = line.removeprefix("$ ").split()
         assert words[0] == "ebbtide", line
-        finished = run(EBBTIDE, *words[1:], cwd=path, status=0)
+        run(EBBTIDE, *words[1:], cwd=path, status=0)
     return path
 
 

@@ -297,6 +297,7 @@ LINKS = 20_000
 
 def row(how: str, one_in: int) -> Chained:
     """Each is made of the one before. All are away, or none but the last is anybody's."""
+
     def last(start: Tensor) -> Tensor:
         made = start
         for _ in range(LINKS):
@@ -359,6 +360,7 @@ NETS = {"convolutions": _convolutions, "norms": _norms}
 
 def planned(name: str, fast: str) -> Planned:
     """Train by a plan, in which operators cost less than any copy."""
+
     def train() -> list[Tensor]:
         torch.manual_seed(0)
         model, batch = NETS[name]()

@@ -211,7 +211,11 @@ def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
-    "accumulates": (accumulates, adamw, "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in"),
+    "accumulates": (
+        accumulates,
+        adamw,
+        "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in",
+    ),
     "clips": (clips, adamw, "clip_grad_norm_"),
     "reads_gradients": (reads_gradients, adamw, "uses what its step works on"),
     "reads_parameters": (reads_parameters, adamw, "uses what its step works on"),

@@ -86,7 +86,7 @@ def test_the_percentage_that_is_named_works_where_updates_are_deferred(script: P
     script.write_text(PUTS_OFF)
     refused = run(EBBTIDE, "run", "--fast", "3%", "--optimizer", "deferred", str(script), status=3)
     (named,) = re.findall(r"use --fast (\d+%) or more", refused.stderr)
-    done = run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script), status=0)
+    run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script), status=0)
 
 
 def test_a_percentage_follows_a_net_and_a_batch_that_grow(script: Path, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ assert not session.report().trouble
 
 def test_what_this_process_held_itself_is_not_taken_for_a_childs(script: Path) -> None:
     script.write_text(CHILD_BEFORE)
-    done = run(sys.executable, "-W", "error", str(script), status=0)
+    run(sys.executable, "-W", "error", str(script), status=0)
 
 
 def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +223,9 @@ def test_only_what_lies_above_this_processs_own_peak_is_a_childs(monkeypatch: py
 
 def test_a_plan_of_another_model_is_not_used_and_the_run_says_so_at_its_end(tmp_path: Path) -> None:
     plan, out = tmp_path / "mlp.plan", tmp_path / "out.json"
-    made = run(EBBTIDE, "run", "--fast", "50%", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "4", status=0)
+    run(EBBTIDE, "run", "--fast", "50%", "--save-plan", str(plan), TRAIN_MLP, *SMALL, "--steps", "4", status=0)
     ours = [EBBTIDE, "run", "--fast", "50%", "--plan", str(plan), "--report", str(out), TRAIN_MLP, "--steps", "4"]
-    own = run(*ours, *SMALL, status=0)
+    run(*ours, *SMALL, status=0)
     assert json.loads(out.read_text())["steps"][-1]["mode"] == "planned"
     other = run(*ours, "--width", "640", "--depth", "3", "--rows", "256", status=3)
     assert "error: the run was not planned as asked" in other.stderr
@@ -272,7 +272,7 @@ def test_training_goes_on_with_the_same_bits_under_a_limit_that_fell_too_low() -
 def test_a_trace_to_save_leaves_a_run_without_a_size_bounded(tmp_path: Path) -> None:
     trace, plan, out = (tmp_path / name for name in ("step.trace", "step.plan", "out.json"))
     options = ["--save-trace", str(trace), "--save-plan", str(plan), "--report", str(out)]
-    done = run(EBBTIDE, "run", *options, TRAIN_MLP, *SMALL, "--steps", "4", status=0)
+    run(EBBTIDE, "run", *options, TRAIN_MLP, *SMALL, "--steps", "4", status=0)
     report = json.loads(out.read_text())
     assert (report["policy"], report["fast_bytes"] is None) == ("ebbtide", False)
     assert [step["mode"] for step in report["steps"]][-1] == "planned"

@@ -44,7 +44,7 @@ def test_without_a_size_a_run_stays_within_what_its_container_has(option: list[s
     out = tmp_path / "report.json"
     try:
         with memory_cgroup(LESS_THAN_PLAIN) as cgroup:
-            killed = run(*cgroup.wrap([sys.executable, *LARGE]), status=-signal.SIGKILL)
+            run(*cgroup.wrap([sys.executable, *LARGE]), status=-signal.SIGKILL)
             command = [EBBTIDE, "run", *option, "--report", str(out), *LARGE, "--result", str(result)]
             done = run(*cgroup.wrap(command), env={"EBBTIDE_PROGRESS": "plain"})
             assert cgroup.oom_kills() == 1

@@ -66,5 +66,5 @@ for step in range(4):
 def test_a_script_whose_model_is_larger_than_the_arena_saves_every_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     for command in (["train.py", "plain"], [EBBTIDE, "run", "--fast", "20%", "train.py", "ours"]):
-        done = run(*command, cwd=tmp_path, env=PAGES, status=0)
+        run(*command, cwd=tmp_path, env=PAGES, status=0)
     assert cases_checkpoints.digest(str(tmp_path / "ours")) == cases_checkpoints.digest(str(tmp_path / "plain"))

@@ -30,7 +30,7 @@ STEP = {"wall_s", "cpu_s", "stall_s", "evicted_bytes", "fetched_bytes", "written
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What the small script ends with when plain Python runs it."""
     result = tmp_path_factory.mktemp("plain") / "result.json"
-    finished = run(sys.executable, TRAIN_MLP, *SMALL, "--result", str(result), status=0)
+    run(sys.executable, TRAIN_MLP, *SMALL, "--result", str(result), status=0)
     return json.loads(result.read_text())
 
 
@@ -66,7 +66,7 @@ def test_a_quarter_of_the_memory_gives_the_same_bits_and_a_full_report(plain: di
 def test_switched_off_it_is_plain_python(plain: dict, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [EBBTIDE, "run", "--fast", "25%", TRAIN_MLP, *SMALL, "--result", str(result)]
-    finished = run(*command, env={"EBBTIDE_DISABLE": "1"}, status=0)
+    run(*command, env={"EBBTIDE_DISABLE": "1"}, status=0)
     assert json.loads(result.read_text()) == plain
 
 
@@ -81,7 +81,7 @@ def test_a_module_runs_with_m(tmp_path: Path) -> None:
 
 
 def test_the_scripts_exit_code_is_the_commands() -> None:
-    finished = run(EBBTIDE, "run", "--fast", "50%", TRAIN_MLP, "--steps", "1", "--exit-code", "7", status=7)
+    run(EBBTIDE, "run", "--fast", "50%", TRAIN_MLP, "--steps", "1", "--exit-code", "7", status=7)
 
 
 def test_an_exception_in_the_script_is_shown_and_fails_the_command(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_budget_too_small_names_the_smallest_which_then_works(fast: str) -> No
         assert re.search(r"Without Ebbtide the script takes about \d+ MiB", refused.stderr)
         return
     smallest = smallest_named_in(refused.stderr)
-    finished = run(EBBTIDE, "run", "--fast", smallest, TRAIN_MLP, *ONE_LARGE_LAYER, status=0)
+    run(EBBTIDE, "run", "--fast", smallest, TRAIN_MLP, *ONE_LARGE_LAYER, status=0)
 
 
 def test_a_budget_below_what_python_itself_takes_names_one_that_works() -> None:
@@ -121,7 +121,7 @@ def test_a_budget_below_what_python_itself_takes_names_one_that_works() -> None:
     assert "one step runs within" in refused.stderr
     assert "A budget that works is" in refused.stderr
     smallest = smallest_named_in(refused.stderr)
-    finished = run(EBBTIDE, "run", "--fast", smallest, TRAIN_MLP, *ONE_LARGE_LAYER, status=0)
+    run(EBBTIDE, "run", "--fast", smallest, TRAIN_MLP, *ONE_LARGE_LAYER, status=0)
 
 
 def test_where_operations_need_little_the_named_budget_follows_what_the_process_holds() -> None:

@@ -92,7 +92,7 @@ def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
     out, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
     machine.write_text(COMPUTES)
     command = (EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out))
-    finished = run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1", status=0)
+    run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1", status=0)
     ticks = load(out, Trace).ticks
     for tick in ticks:
         assert tick.time_ns in (0, 1_000 + max(tick.flops * 10**9 // 312_000_000_000, tick.nbytes * 1000 // 2039))
@@ -102,7 +102,7 @@ def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
 def test_without_a_machine_times_are_this_computers(tmp_path: Path) -> None:
     """Not one that nobody named: what a smaller budget costs depends on compute and disk of one machine."""
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "1024", "--depth", "1", status=0)
+    run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_MLP, "--width", "1024", "--depth", "1", status=0)
     here = this_machine(computes=True)
     for tick in load(out, Trace).ticks:
         assert tick.time_ns in (0, here.roofline_ns(tick.flops, tick.nbytes, tick.arguments))
@@ -177,7 +177,7 @@ def test_what_is_there_at_once_lies_in_no_others_room(tmp_path: Path, how: list[
     """Two results that nobody takes."""
     (tmp_path / "train.py").write_text(TWO_RESULTS)
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"), status=0)
+    run(EBBTIDE, "trace", *how, "-o", str(out), str(tmp_path / "train.py"), status=0)
     results = [row for row in load(out, Trace).storages if row.nbytes == 4 * 2**18]
     assert [(row.scratch, row.room_of) for row in results] == [(True, None)] * 2
 
@@ -254,7 +254,7 @@ def test_weights_that_are_not_trained_are_parameters_too(tmp_path: Path, how: li
 def test_parameters_may_change_their_type(order: str, how: str, itemsize: int, tmp_path: Path) -> None:
     """Fake parameters are exchanged in place then, which PyTorch refuses where anything refers to them weakly."""
     out = tmp_path / "step.trace"
-    finished = run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_CAST, order, how, status=0)
+    run(EBBTIDE, "trace", "--fake", "-o", str(out), TRAIN_CAST, order, how, status=0)
     trace = load(out, Trace)
     found = Counter(storage.nbytes for storage in trace.storages if storage.kind is StorageKind.PARAMETER)
     width = 256

@@ -182,7 +182,7 @@ with ebbtide.record("step.trace", first=1, lines=True) as recorder:
 
 
 def test_a_program_without_a_file_has_lines_too(tmp_path: Path) -> None:
-    finished = run(sys.executable, "-c", IN_PYTHON, cwd=tmp_path, status=0)
+    run(sys.executable, "-c", IN_PYTHON, cwd=tmp_path, status=0)
     trace = load(tmp_path / "step.trace", Trace)
     assert {storage.line for storage in trace.storages if storage.nbytes == 4000} == {"<string>:5"}
 
@@ -204,7 +204,7 @@ def test_a_file_outside_is_named_without_the_home_directory(program: Path) -> No
     out = elsewhere / "step.trace"
     script = str(program / "train.py")
     env = installed(program) | {"HOME": str(program.parent)}
-    finished = run(EBBTIDE, "trace", "--lines", "-o", str(out), script, cwd=elsewhere, env=env, status=0)
+    run(EBBTIDE, "trace", "--lines", "-o", str(out), script, cwd=elsewhere, env=env, status=0)
     found = set().union(*lines(load(out, Trace)).values())
     assert f"~/{program.name}/{GELU}" in found
     assert DOUBLED.replace("from ", f"from ~/{program.name}/") in found

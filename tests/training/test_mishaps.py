@@ -222,7 +222,7 @@ def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], 
 def test_torchrun_starts_ranks_that_each_keep_a_budget(plain_ranks: list[str], tmp_path: Path) -> None:
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--no-python", "--nproc-per-node", "2"]
     ours = [EBBTIDE, "run", "--fast", "50%", "--report", str(tmp_path / "out.json"), TRAIN_RANKS]
-    done = run(*torchrun, *ours, "--result", str(tmp_path / "ours"), env={"OMP_NUM_THREADS": "1", **PLANNED}, status=0)
+    run(*torchrun, *ours, "--result", str(tmp_path / "ours"), env={"OMP_NUM_THREADS": "1", **PLANNED}, status=0)
     assert [(tmp_path / f"ours.{rank}").read_text() for rank in range(2)] == plain_ranks
     for rank in range(2):
         report = json.loads((tmp_path / f"out.{rank}.json").read_text())

@@ -60,7 +60,7 @@ def test_a_plan_made_from_a_saved_trace_is_followed(tmp_path: Path) -> None:
         [EBBTIDE, "run", "--fast", "50%", "--plan", plan, "--report", report, TRAIN_MLP, *size, "--result", results[2]],
     ]
     for command in commands:
-        finished = run(*map(str, command), status=0)
+        run(*map(str, command), status=0)
     assert results[0].read_text() == results[1].read_text() == results[2].read_text()
     found = json.loads(report.read_text())
     assert found["plan"]["planner"] == policy

@@ -28,9 +28,7 @@ program_argument = click.argument(
 
 def tier_option(meaning: str) -> Callable[[_Command], _Command]:
     """Return the option for slower tiers, as parameter ``tiers``."""
-    return click.option(
-        *("--tier", "tiers"), metavar="KIND:SIZE", multiple=True, callback=_joined_tiers, help=meaning
-    )
+    return click.option(*("--tier", "tiers"), metavar="KIND:SIZE", multiple=True, callback=_joined_tiers, help=meaning)
 
 
 def _joined_tiers(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> str | None:
