@@ -109,11 +109,14 @@ class Visit:
 
     def same(self, runs: Sequence[Run]) -> None:
         """Say which of them have the first one's losses and state."""
-        first = runs[0].done
+        first = runs[0]
         for run in runs[1:]:
-            equal = first is not None and run.done is not None
-            equal = equal and all(run.done[key] == first[key] for key in ("losses", "state"))  # type: ignore[index]
-            self.say(f"  {'SAME' if equal else 'DIFFERENT'}: {run.name} and {runs[0].name}")
+            if first.done is None or run.done is None:
+                said = "NOT COMPARED, since one has no result"
+            else:
+                same = all(run.done[key] == first.done[key] for key in ("losses", "state"))
+                said = "SAME" if same else "DIFFERENT"
+            self.say(f"  {said}: {run.name} and {first.name}")
 
     def write(self, facts: dict[str, Any]) -> None:
         content = {"device": self._device, "facts": facts, "runs": [asdict(run) for run in self.runs]}

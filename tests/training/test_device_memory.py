@@ -9,6 +9,7 @@ from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 
 CASE = "cases_device_memory:{}".format
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ONE_STORAGE = 16 << 10  # the weight of a layer
 SLOW = """
 format = "ebbtide-machine"
 version = 1
@@ -113,8 +114,10 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
     if name not in CHANGING:
         assert planned.modes[2:] == ("planned",) * 4
         assert planned.forecasts
-        for forecast, measured in planned.forecasts:  # a storage that is in use at its command stays, or goes later
-            assert measured == pytest.approx(forecast, rel=0.02)
+        # A storage that is in use at its command stays, or goes later. Where the device lags, memory that is being
+        # copied out is not free yet, and one more leaves.
+        for forecast, measured in planned.forecasts:
+            assert measured == pytest.approx(forecast, rel=0.02, abs=ONE_STORAGE)
 
 
 @pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
