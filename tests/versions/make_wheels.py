@@ -49,7 +49,7 @@ def make(minor: str, python: str, out: Path) -> None:
     built = FOLDER / "built"
     for stale in (built, *(ROOT / "build").glob("lib.*")):  # files that are gone from the clone would stay
         shutil.rmtree(stale, ignore_errors=True)
-    built.mkdir()
+    built.mkdir(parents=True)
     environment = os.environ | {"PYTHONPATH": str(fetched(minor))}
     tagged = ("egg_info", "--egg-base", built, f"--tag-build=+torch{minor}", "bdist_wheel", "--dist-dir", built)
     subprocess.run((with_setuptools(python), "setup.py", "--quiet", *tagged), cwd=ROOT, env=environment, check=True)
