@@ -46,7 +46,7 @@ void end_of_a_kernel_over_more_than_the_budget(bool in_operator) {
   if (in_operator) arena.enter("aten::hidden", {}, Work::Itself);
   go_round_twice(blocks);
   Counters c = arena.counters();
-  CHECK(c.over_budget && c.message.find("goes round") != std::string::npos);
+  CHECK(c.over_budget && has(c.message, "cycles through"));
   CHECK(c.faults < 12 * 6 && c.reserved <= 26 * kMiB);
   if (in_operator) arena.exit();
   arena.enter("next", {}, Work::Itself);
