@@ -13,6 +13,7 @@ from ebbtide.commands.doctor import doctor
 from ebbtide.commands.estimate import estimate
 from ebbtide.commands.examples import examples
 from ebbtide.commands.explain import explain
+from ebbtide.commands.export import export
 from ebbtide.commands.import_snapshot import import_snapshot
 from ebbtide.commands.machines import machines
 from ebbtide.commands.plan import plan
@@ -31,7 +32,7 @@ from ebbtide.units import name_options_as_the_command
 SECTIONS = {
     "Train": (estimate, run, top, verify, doctor, probe),
     "See what a step does with memory": (trace, import_snapshot, analyze, explain, report),
-    "Plan and simulate": (plan, simulate, compare, sweep, machines),
+    "Plan and simulate": (plan, simulate, compare, sweep, machines, export),
 }
 EXAMPLES = examples(
     "ebbtide run --fast 8GiB train.py --epochs 3",

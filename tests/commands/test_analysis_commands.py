@@ -197,7 +197,7 @@ def test_a_published_trace_brings_its_machine(tmp_path: Path) -> None:
     path.write_text(json.dumps(value | {"machine": {"tiers": tiers, "links": links}}))
     page = said("analyze", path)
     assert "published: 3 operations" in page
-    assert "What moving would buy on G10, published, tier s (assumed)" in page
+    assert "What moving would buy on tiertrace/1, published, tier s (assumed)" in page
     assert "moving takes 300 ns + 300 ns" in said("explain", path, "--storage", 1)
 
 
