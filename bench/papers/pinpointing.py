@@ -22,6 +22,7 @@ from ebbtide.analysis.curves import mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import byte_seconds
 from ebbtide.analysis.memory import memory_of, peak_of
 from ebbtide.analysis.swapping import assumed_route, candidates_of
+from ebbtide.capture.inputs import with_inputs
 from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
 from ebbtide.pipeline.reading import read_trace
 
@@ -55,11 +56,9 @@ class Shares:
         found, memory = idle_intervals(trace), memory_of(trace)
         moves = candidates_of(trace, assumed_route(RATE))
         weight = np.sort(byte_seconds(found.idle_ns, columns_of(trace).nbytes[found.storage]))[::-1]
-        peak, batch = peak_of(trace), inputs_of(trace)
-        there = {one.storage: one.nbytes for one in peak.residents}
-        kept = (StorageKind.PARAMETER, StorageKind.OPTIMIZER_STATE)
-        lasting = sum(nbytes for number, nbytes in there.items() if trace.storages[number].kind in kept)
-        fed = sum(nbytes for number, nbytes in there.items() if number in batch)
+        peak, kept = peak_of(trace), (StorageKind.PARAMETER, StorageKind.OPTIMIZER_STATE)
+        lasting = sum(one.nbytes for one in peak.residents if one.kind in kept)
+        fed = sum(one.nbytes for one in peak.residents if one.kind is StorageKind.INPUT)
         return Shares(
             percent(int((found.idle_ns < trace.step_ns / 1000).sum()), len(found.storage)),
             percent(int((found.idle_ns < trace.step_ns / 100).sum()), len(found.storage)),
@@ -70,30 +69,6 @@ class Shares:
             percent(fed, peak.nbytes),
             percent(peak.nbytes - lasting - fed, peak.nbytes),
         )
-
-
-def inputs_of(trace: Trace) -> set[int]:
-    """Return the batch: what no operator of a module wrote first, and a module's operator reads, but for what lasts.
-
-    The trace's kinds call it ``other``, or an activation where the loader is an operator of the step.
-    """
-    modules, n_ticks = trace.ticks.module.tolist(), len(trace.ticks)
-    first, read = dict[int, int](), set[int]()
-    rows = zip(trace.accesses.storage.tolist(), trace.accesses.tick.tolist(), strict=True)
-    for number, tick in rows:
-        first.setdefault(number, tick)
-        if modules[tick % n_ticks]:
-            read.add(number)
-    kinds = (StorageKind.OTHER, StorageKind.ACTIVATION)
-    return {
-        number
-        for number, tick in first.items()
-        if not modules[tick % n_ticks]
-        and number in read
-        and trace.storages[number].kind in kinds
-        and trace.storages[number].birth == tick
-        and tick < n_ticks // 4
-    }
 
 
 def percent(part: float, whole: float) -> float:
@@ -114,7 +89,7 @@ def commands() -> dict[str, list[str]]:
 
 def recorded() -> dict[str, Trace]:
     paths = {name: FOLDER / f"{name}.trace" for name in commands()}
-    return {name: read_trace(path)[0] for name, path in paths.items() if path.exists()}
+    return {name: with_inputs(read_trace(path)[0]) for name, path in paths.items() if path.exists()}
 
 
 def record(name: str) -> None:
@@ -173,8 +148,8 @@ def rows() -> list[Row]:
             "contents are inputs, parameters and intermediate results", "intermediate results lead",
             f"inputs {texts('inputs', '{:.1f} %')[0]}, results {texts('results')[0]} of the peak",
             f"inputs {spread([one.inputs for one in real.values()], '{:.1f} %')} of it" if real else "",
-            "part: a batch is of the kind `other` here, found by who wrote it. So small a share decides no plan, and "
-            "a kind of its own was not added",
+            f"{within(all_of('results'), 50, 100)}: the kind `input` is found by who makes a storage and who uses it "
+            "(`capture/inputs.py`). So small a share decides no plan",
         ),
         *cells,
     ]  # fmt: skip

@@ -26,7 +26,7 @@ def test_another_order_is_seen(name: str) -> None:
 
 
 def test_kinds_and_accesses_are_those_of_the_trace() -> None:
-    assert tuple(kind.value for kind in StorageKind) == KINDS == _torch.KINDS
+    assert tuple(kind.value for kind in StorageKind)[: len(KINDS)] == KINDS == _torch.KINDS
     for value, name in enumerate(_torch.ACCESSES):
         assert "_".join(str(bit.name).lower() for bit in Access(value)) == name
 

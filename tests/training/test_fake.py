@@ -229,7 +229,7 @@ for _ in range(6):
 
 
 @pytest.mark.parametrize("how", [["trace"], ["trace", "--fake"], ["run", "--wait-for-plan", "--fast", "80%"]])
-def test_weights_that_are_not_trained_are_parameters_too(tmp_path: Path, how: list[str]) -> None:
+def test_weights_that_are_not_trained_are_parameters_and_the_batch_is_the_input(tmp_path: Path, how: list[str]) -> None:
     """As most of a net with adapters. A buffer is not."""
     (tmp_path / "train.py").write_text(FROZEN)
     out = tmp_path / "step.trace"
@@ -237,6 +237,9 @@ def test_weights_that_are_not_trained_are_parameters_too(tmp_path: Path, how: li
     assert finished.returncode == 0, finished.stderr
     matrices = Counter(row.kind for row in load(out, Trace).storages if row.persistent and row.nbytes == 4 * 512**2)
     assert matrices == {StorageKind.PARAMETER: 4, StorageKind.OTHER: 1}
+    inputs = [row.nbytes for row in load(out, Trace).storages if row.kind is StorageKind.INPUT]
+    assert 4 * 64 * 512 in inputs
+    assert sum(inputs) < 5 * 64 * 512  # the batch, and at most some numbers
 
 
 @pytest.mark.alike

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide.capture.inputs import with_inputs
 from ebbtide.capture.tick_times import own_ns
 from ebbtide.ir import native
 from ebbtide.ir.base import Flags, Ints, Names, Origin
@@ -118,7 +119,7 @@ def capture(
         repeats=_repeats(recording, repeats),
     )
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns, device=device)
-    return Captured(trace, np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
+    return Captured(with_inputs(trace), np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
 
 
 def likeness(recording: Recording) -> str:

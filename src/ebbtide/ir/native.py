@@ -1,7 +1,7 @@
 """The words of native code as numbers. Each enum is named after native's (``native/core``). Imports no torch.
 
 Native code exports the names of each enum in the order of their values. A session compares them with ``WORDS`` when it
-starts. The kinds of storages are ``ir.trace.StorageKind``, and accesses are ``ir.trace.Access``.
+starts. The kinds of storages are the first of ``ir.trace.StorageKind``, and accesses are ``ir.trace.Access``.
 """
 
 from enum import IntEnum

@@ -13,7 +13,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.native import NEVER, Lane, Phase
-from ebbtide.ir.trace import StorageKind
+from ebbtide.ir.run_report import KINDS
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -33,7 +33,7 @@ class Recording:
     tick_reserved: Ints  # bytes that the arena had reserved when the tick began
     serial: Ints  # the allocation's number, unique in the process
     nbytes: Ints
-    kind: Ints  # place in StorageKind
+    kind: Ints  # place in run_report.KINDS
     birth: Ints  # tick; -1: before the step
     allocation: Ints  # within tick birth; -1: not by the step's thread
     death: Ints  # first tick without it; -1: it outlived the step
@@ -80,7 +80,7 @@ class Recording:
             ("tick_arguments", 0, n_names),
             ("tick_phase", 0, len(Phase)),
             ("nbytes", 1, None),
-            ("kind", 0, len(StorageKind)),
+            ("kind", 0, len(KINDS)),
             ("birth", NEVER, n_ticks),
             ("allocation", NEVER, None),
             ("death", NEVER, n_ticks + 1),

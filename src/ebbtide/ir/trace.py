@@ -20,13 +20,14 @@ from ebbtide.units import format_time, seconds
 
 
 class StorageKind(StrEnum):
-    """The role of a storage in the training step, as in the run report."""
+    """The role of a storage in the training step. The run report does not tell an INPUT (``capture.inputs``)."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATION = "activation"
     OTHER = "other"
+    INPUT = "input"
 
 
 class Phase(StrEnum):

@@ -34,6 +34,7 @@ from ebbtide.simulator import simulate_plan
 from ebbtide.units import KIB
 
 _SMALLEST = 64 * KIB
+_SAVED = (StorageKind.ACTIVATION, StorageKind.INPUT)
 
 
 def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -72,7 +73,7 @@ def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:
     """Return for each activation its longest interval that ends in a use, in the order in which they begin."""
     idle_ns = trace.start_ns(idle.until) - trace.start_ns(idle.after + 1)
     storages, longest = trace.storages, dict[int, tuple[int, int]]()
-    may = (storages.kind == StorageKind.ACTIVATION) & ~storages.persistent & (storages.nbytes >= _SMALLEST)
+    may = np.isin(storages.kind, _SAVED) & ~storages.persistent & (storages.nbytes >= _SMALLEST)
     for row in np.flatnonzero(may[idle.storage] & idle.returns).tolist():
         number = int(idle.storage[row])
         longest[number] = max(longest.get(number, (-1, 0)), (int(idle_ns[row]), -row))
