@@ -4,7 +4,9 @@ Every operator reads and writes whole storages; its FLOPs and bytes give its tim
 tensors live until their backward operator. Shapes are those of the networks' papers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -126,8 +128,12 @@ def train(build: Builder, forward: list[Operator], optimizer: Optimizer | None) 
         build.operator(optimizer.name, "", nbytes, [grad, weight, *state], [weight, *state])
 
 
+Layer: TypeAlias = tuple[int, int | tuple[int, int]] | tuple[int, int | tuple[int, int], int]
+"""A convolution: channels, kernel, and its stride if it is not 1."""
+
+
 class Convolutions:
-    """A chain of convolutions with batch normalisation and ReLU, in fp32."""
+    """Convolutions with batch normalisation and ReLU, in fp32: a chain, or branches that are put side by side."""
 
     def __init__(self, batch: int, chip: Chip, size: int, channels: int = 3) -> None:
         self.build, self.batch, self.size, self.channels = Builder(chip), batch, size, channels
@@ -135,24 +141,58 @@ class Convolutions:
         self.at = self.build.storage(batch * channels * size * size * 4, StorageKind.ACTIVATION)
         self.build.operator("load", "", 0.0, [], [self.at])
 
-    def convolution(self, channels: int, kernel: int, stride: int = 1, relu: bool = True, norm: bool = True) -> None:
+    def convolution(
+        self, channels: int, kernel: int | tuple[int, int], stride: int = 1, relu: bool = True, norm: bool = True
+    ) -> None:
         module = f"conv{len(self.operators)}"
+        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         self.size //= stride
         elements = self.batch * channels * self.size**2
-        flops = 2.0 * elements * self.channels * kernel**2
-        weight = self.build.storage(4 * channels * self.channels * kernel**2, StorageKind.PARAMETER)
+        flops = 2.0 * elements * self.channels * height * width
+        weight = self.build.storage(4 * channels * self.channels * height * width, StorageKind.PARAMETER)
         source, self.at = self.at, self.build.storage(4 * elements)
         self.operators.append(Operator("convolution", module, flops, (source,), (source,), (weight,), self.at))
-        if norm:
-            scale = self.build.storage(8 * channels, StorageKind.PARAMETER)
-            source, self.at = self.at, self.build.storage(4 * elements)
-            self.operators.append(
-                Operator("batch_norm", module, 5.0 * elements, (source,), (source,), (scale,), self.at)
-            )
-        if relu:
-            source, self.at = self.at, self.build.storage(4 * elements)
-            self.operators.append(Operator("relu", module, elements, (source,), (self.at,), (), self.at))
         self.channels = channels
+        if norm:
+            self.norm(module)
+        if relu:
+            self.relu(module)
+
+    def norm(self, module: str) -> None:
+        elements = self.batch * self.channels * self.size**2
+        scale = self.build.storage(8 * self.channels, StorageKind.PARAMETER)
+        source, self.at = self.at, self.build.storage(4 * elements)
+        self.operators.append(Operator("batch_norm", module, 5.0 * elements, (source,), (source,), (scale,), self.at))
+
+    def relu(self, module: str) -> None:
+        elements = self.batch * self.channels * self.size**2
+        source, self.at = self.at, self.build.storage(4 * elements)
+        self.operators.append(Operator("relu", module, elements, (source,), (self.at,), (), self.at))
+
+    def pool(self, stride: int) -> None:
+        self.size //= stride
+        elements = self.batch * self.channels * self.size**2
+        source, self.at = self.at, self.build.storage(4 * elements)
+        self.operators.append(Operator("pool", "pool", 9.0 * elements, (source,), (source,), (), self.at))
+
+    def branches(self, *branches: Sequence[Layer | int]) -> None:
+        """Run each branch on what is there, and put the results side by side. A number is a pooling by that stride."""
+        came, found, channels = (self.at, self.channels, self.size), list[int](), 0
+        for branch in branches:
+            self.at, self.channels, self.size = came
+            for layer in branch:
+                if isinstance(layer, int):
+                    self.pool(layer)
+                else:
+                    self.convolution(*layer)
+            found.append(self.at)
+            channels += self.channels
+        self.concatenate(tuple(found), channels)
+
+    def concatenate(self, parts: tuple[int, ...], channels: int) -> None:
+        elements = self.batch * channels * self.size**2
+        self.channels, self.at = channels, self.build.storage(4 * elements)
+        self.operators.append(Operator("cat", "cat", elements, parts, (), (), self.at))
 
     def add(self, other: int) -> None:
         total = self.build.storage(self.build.sizes[self.at])
@@ -193,6 +233,52 @@ def vgg(depths: tuple[int, int, int, int, int], batch: int, chip: Chip, size: in
         for layer in range(depth):
             net.convolution(width, 3, stride=2 if stage and not layer else 1, norm=False)
     return net.finish(f"VGG-{sum(depths) + 3} b{batch}")
+
+
+def inception_v4(batch: int, chip: Chip) -> Trace:
+    """299 x 299, without dropout and classifier. Its 3 x 3 convolutions without padding lose two pixels. Two
+    convolutions of 256 channels side by side are one of 512."""
+    net, row, column = Convolutions(batch, chip, 299), (1, 7), (7, 1)
+    net.convolution(32, 3, 2)
+    net.size -= 2
+    net.convolution(32, 3)
+    net.convolution(64, 3)
+    net.branches([2], [(96, 3, 2)])
+    net.size -= 2
+    net.branches([(64, 1), (96, 3)], [(64, 1), (64, row), (64, column), (96, 3)])
+    net.branches([(192, 3, 2)], [2])
+    for _ in range(4):
+        net.branches([1, (96, 1)], [(96, 1)], [(64, 1), (96, 3)], [(64, 1), (96, 3), (96, 3)])
+    net.branches([2], [(384, 3, 2)], [(192, 1), (224, 3), (256, 3, 2)])
+    for _ in range(7):
+        long: list[Layer | int] = [(192, 1), (192, row), (224, column), (224, row), (256, column)]
+        net.branches([1, (128, 1)], [(384, 1)], [(192, 1), (224, row), (256, column)], long)
+    net.branches([2], [(192, 1), (192, 3, 2)], [(256, 1), (256, row), (320, column), (320, 3, 2)])
+    for _ in range(3):
+        wide: list[Layer | int] = [(384, 1), (448, (1, 3)), (512, (3, 1)), (512, (1, 3))]
+        net.branches([1, (256, 1)], [(256, 1)], [(384, 1), (512, (1, 3))], wide)
+    return net.finish(f"Inception-v4 b{batch}")
+
+
+def densenet(blocks: tuple[int, int, int, int], batch: int, chip: Chip, size: int = 224) -> Trace:
+    """With a growth of 32; (6, 12, 64, 48) is DenseNet-264. Each layer reads all that came before side by side."""
+    net = Convolutions(batch, chip, size)
+    net.convolution(64, 7, 2)
+    net.pool(2)
+    for stage, count in enumerate(blocks):
+        for layer in range(count):
+            came, channels, module = net.at, net.channels, f"dense{stage}.{layer}"
+            net.norm(module)
+            net.relu(module)
+            net.convolution(128, 1)
+            net.convolution(32, 3, relu=False, norm=False)
+            net.concatenate((came, net.at), channels + 32)
+        net.norm(f"transition{stage}")
+        net.relu(f"transition{stage}")
+        if stage < 3:
+            net.convolution(net.channels // 2, 1, relu=False, norm=False)
+            net.pool(2)
+    return net.finish(f"DenseNet-{2 * sum(blocks) + 4} b{batch}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,12 @@ from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.published.autotm_addresses import lay_out
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, stays_of_life
+from ebbtide.planners.published.autotm_placement import Flow, step_of
 from ebbtide.planners.published.solver import Outcome, Program
 from ebbtide.planners.published.ten_cache import buffers, ten_cache
 from ebbtide.planners.published.tm_training import tm_training
 from ebbtide.planners.published.zero_infinity import DEPTH
+from ebbtide.planners.search.make_plan import pair_of
 from tests.helpers.make_steps import (
     DISK,
     PAGE,
@@ -468,3 +470,25 @@ def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     program.row([(0, 1.0)], low=0.5)
     assert program.solve(10.0).outcome is Outcome.SOLVED
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_solver_says_what_no_answer_is_below() -> None:
+    program = Program(offset=10.0)
+    for _ in range(2):
+        program.column(1.0, upper=3.0)
+    program.row([(0, 2.0), (1, 2.0)], low=3.0)
+    relaxed, whole = program.solve(10.0, whole=False), program.solve(10.0)
+    assert (relaxed.objective, relaxed.bound) == (pytest.approx(11.5), pytest.approx(11.5))
+    assert (whole.objective, whole.bound) == (pytest.approx(12.0), pytest.approx(12.0, rel=1e-3))
+
+
+def test_a_placement_that_was_found_in_time_has_no_gap() -> None:
+    trace, machine = network(layers=2), in_place(InPlace.ALL)
+    level = peak(live_bytes(trace, arena_pages))
+    pair = pair_of(machine, level)
+    assert pair is not None
+    flow = Flow(step_of(trace, machine, pair), np.full(len(trace.ticks), level // 2), False)
+    assert flow.gap == float("inf")
+    _, in_time = flow.solve(20.0)
+    assert in_time
+    assert -1e-6 < flow.gap < 1e-3

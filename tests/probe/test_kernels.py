@@ -4,6 +4,7 @@ Times are asserted only of tables that are made up; of measured ones, that they 
 """
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -117,6 +118,20 @@ def test_a_planner_places_by_the_table() -> None:
     for kernels, expected in (((), 0), ((table,), 1)):
         made = plan("autotm-static", short, replace(MACHINE, kernels=kernels), 200)
         assert {row.storage: row.tier for row in made.stays} == {expected: "pmm", 1 - expected: "dram"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_program_takes_the_time_of_a_placement_as_a_whole(seed: int) -> None:
+    """What each operand costs alone says nothing of two."""
+    chance, trace = random.Random(seed), step()
+    times = (50, *(50 + chance.randint(0, 1000) for _ in range(7)))
+    machine, budget = replace(MACHINE, kernels=(replace(MUL, times_ns=times),)), chance.randint(0, 400)
+    sizes = [row.nbytes for row in trace.storages]
+    ways = [{at for at, bit in enumerate(bits) if bit} for bits in product((0, 1), repeat=3)]
+    fit = [slow for slow in ways if sum(size for at, size in enumerate(sizes) if at not in slow) <= budget]
+    made = plan("autotm-static", trace, machine, budget)
+    found = simulate(lower(made, trace, machine), trace, machine).step_ns
+    assert found <= min(simulated(trace, slow, machine) for slow in fit) + 1
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3))

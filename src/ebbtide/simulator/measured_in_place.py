@@ -45,6 +45,12 @@ class MeasuredInPlace:
             found.add_operand(tick=tick, rank=rank, storage=storage, operand=operand)
         return found
 
+    def joint(self, tick: int, rank: int) -> dict[int, int]:
+        """Return the extra time of each placement of the operation's operands in that tier, in ns, where all were
+        measured; else nothing."""
+        kernel = self._kernels.get((tick, rank))
+        return kernel.extra_by_placement if kernel is not None and kernel.origin is Origin.MEASURED else {}
+
     def extra_ns(self, tick: int, rank: int, shares: dict[int, float]) -> float:
         """Return how much longer a tick takes with these shares of its operands on tier ``rank``."""
         kernel = self._kernels.get((tick, rank))

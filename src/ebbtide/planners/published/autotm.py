@@ -14,9 +14,8 @@ even that was solved, everything is away whenever it can be. The plan's status i
 
 The profile T[k, c] is operation k's time with its operands placed as c. It follows [Note: in place]'s formula: additive
 over operands, less what ``overlap`` hides. This needs one variable for each operation and holds for any number of
-operands. So the indicators d[k, c] of every placement (2^m, for up to six operands) are not needed. Operations that the
-machine has measured (``ebbtide probe --kernels``) take each operand's own measured cost. The plan is then timed with
-the whole table.
+operands. Operations that the machine has measured (``ebbtide probe --kernels``) have the source's indicators d[k, c],
+one for each placement (2^m, for up to six operands). With more operands each has its own measured cost.
 
 Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving. If the
 layout does not fit, the limits near the storages that stick out are lowered and the program is solved again, as in

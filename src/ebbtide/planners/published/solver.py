@@ -37,11 +37,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """An answer. ``values`` are those of the columns (empty without an answer)."""
+    """An answer. ``values`` are those of the columns (empty without an answer). No answer is below ``bound``."""
 
     outcome: Outcome
     values: Floats
     objective: float = inf
+    bound: float = -inf
 
 
 @dataclass(slots=True)
@@ -115,11 +116,13 @@ class Program:
         if status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible):
             return Answer(Outcome.INFEASIBLE, np.empty(0))
         feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        solved, objective = status in (statuses.kOptimal, statuses.kModelEmpty), float(info.objective_function_value)
+        is_mixed = whole and any(self.integer)
+        bound = float(info.mip_dual_bound) if is_mixed else objective if solved else -inf
         if not feasible:
-            return Answer(Outcome.NONE, np.empty(0))
-        solved = status in (statuses.kOptimal, statuses.kModelEmpty)
+            return Answer(Outcome.NONE, np.empty(0), bound=bound)
         values = np.array(solver.getSolution().col_value, dtype=np.float64)
-        return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, float(info.objective_function_value))
+        return Answer(Outcome.SOLVED if solved else Outcome.STOPPED, values, objective, bound)
 
 
 def _silent_solver() -> "highspy.Highs":
