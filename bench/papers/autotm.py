@@ -213,6 +213,12 @@ def rows() -> list[Row]:
             "`test_planners_published.py`. In steps of this size it seldom ends in time, which costs at most the gap",
         ),
         Row(
+            "the networks' bytes", "659, 658, 651, 688 GB", ", ".join(
+                f"{trace.name} {peak_of(trace) / GB:.0f} GB" for trace in nets
+            ), "", f"{within([peak_of(trace) / GB for trace in nets], 600, 760)}: made from shapes; nGraph "
+            "fuses what stands alone here",
+        ),
+        Row(
             "everything in PMM", "3 to 8x", by_machine(slow, "{:.2f}"), "",
             f"{within(slow['as in the file'], 3, 8)} by the PMM's data sheet, {within(slow[QUARTER], 3, 8)} at a "
             f"quarter ({every}): each operand counts once here",

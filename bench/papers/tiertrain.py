@@ -1,5 +1,8 @@
 """TierTrain's findings: ``python -m bench.papers.findings tiertrain`` prints them."""
 
+from dataclasses import dataclass, replace
+
+from bench.papers import tierscape
 from bench.papers.common import Row, outcome_of, peak_of, spread, with_links, with_tiers, within
 from bench.papers.steps import XEON, resnet
 from ebbtide.ir.machine import Machine
@@ -12,6 +15,8 @@ MACHINES = {"CXL": "dram-cxl", "Optane": "dram-optane"}
 NETS = {"ResNet-50": (3, 4, 6, 3), "ResNet-152": (3, 8, 36, 3)}
 SLOWS = (0.0, 0.05, 0.2, 0.5, 1.0)
 SHARES = (20, 25, 40, 60, 80)
+FACTORS = (1, 2, 4, 10, 100)
+"""By which links are slower."""
 MEASURED = "audit of build 31eaabc, 2 AMD CPUs, quiet, file tier, ResNet"
 
 
@@ -35,11 +40,34 @@ def saved(trace: Trace, machine: Machine) -> tuple[float, float, float]:
     return 100 * (mean - 1), 100 * (top - 1), 100 * (after.step_ns / before.step_ns - 1)
 
 
-def gain(trace: Trace, machine: Machine, share: int) -> float | None:
-    """Return by how much faster a step is than under ``reactive`` in so many per cent of the peak, in per cent."""
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """In a budget: by how much faster a step is than under ``reactive``, in per cent, and what each uses of the budget
+    in the mean and at most, in per cent."""
+
+    faster: float
+    mean: tuple[float, float]
+    peak: tuple[float, float]
+
+
+def constrained(trace: Trace, machine: Machine, share: int) -> Constrained | None:
     budget = peak_of(trace) * share // 100
     ours, reactive = (try_policy(name, trace, machine, budget).outcome for name in ("tiertrain", "reactive"))
-    return None if ours is None or reactive is None else 100 * (reactive.step_ns / ours.step_ns - 1)
+    if ours is None or reactive is None:
+        return None
+    mine, its = (outcome.tiers[machine.tiers[0].name] for outcome in (ours, reactive))
+    return Constrained(
+        100 * (reactive.step_ns / ours.step_ns - 1),
+        (100 * mine.mean_bytes / budget, 100 * its.mean_bytes / budget),
+        (100 * mine.peak_bytes / budget, 100 * its.peak_bytes / budget),
+    )
+
+
+def slower_by(machine: Machine, factor: int) -> Machine:
+    """Return a machine whose links all have the slowest one's rate, and these and their groups so much less."""
+    rate = min(link.bytes_per_s for link in machine.links) // factor
+    groups = tuple(replace(group, bytes_per_s=group.bytes_per_s // factor) for group in machine.groups)
+    return replace(with_links(machine, bytes_per_s=rate), groups=groups)
 
 
 def rows() -> list[Row]:
@@ -51,12 +79,18 @@ def rows() -> list[Row]:
         for slows in SLOWS
         for machine in (on["CXL"],)
     }
-    gains = {name: [gain(nets["ResNet-50"], machine, share) for share in SHARES] for name, machine in on.items()}
-    slower = {
-        factor: saved(nets["ResNet-50"], with_links(on["CXL"], **_slower(on["CXL"], factor)))[0]
-        for factor in (1, 2, 4, 10, 100)
+    within_budget = {
+        name: [constrained(nets["ResNet-50"], machine, share) for share in SHARES] for name, machine in on.items()
     }
-    held = {name: [found for found in found_all if found is not None] for name, found_all in gains.items()}
+    slower = {factor: saved(nets["ResNet-50"], slower_by(on["CXL"], factor))[0] for factor in FACTORS}
+    waits = {
+        name: [
+            saved(nets["ResNet-50"], with_links(slower_by(machine, factor), slows_compute=0.0))[2] for factor in FACTORS
+        ]
+        for name, machine in on.items()
+    }
+    waited = max(max(many) for many in waits.values())
+    held = {name: [found for found in cells if found is not None] for name, cells in within_budget.items()}
     return [
         Row(
             "mean of fast memory", "-59 to -83 %", spread(mean, "{:+.0f} %"), f"-58 % ({MEASURED})",
@@ -84,19 +118,28 @@ def rows() -> list[Row]:
         *(
             Row(
                 f"memory-constrained, against reactive tiering, {name}", "+35 to +84 %",
-                ", ".join(f"{share} %: {'no plan' if one is None else f'{one:+.0f} %'}"
-                          for share, one in zip(SHARES, gains[name], strict=True)) + " (ResNet-50)",
-                f"60 %: +3 to +9 %, 80 %: -3 to +6 % ({MEASURED})",
-                f"{within(held[name], 35, 84)}: `reactive` is our reconstruction of TPP, which pays no telemetry here. "
-                "A method without a rule for a budget is helped out by the simulator's own rule",
+                ", ".join(f"{share} %: {'no plan' if one is None else f'{one.faster:+.0f} %'}"
+                          for share, one in zip(SHARES, within_budget[name], strict=True)) + " (ResNet-50). Of the "
+                "budget, used in the mean and at most: " + "; ".join(
+                    f"{who} {spread([one.mean[at] for one in held[name]], '{:.0f} %')} and "
+                    f"{spread([one.peak[at] for one in held[name]], '{:.0f} %')}"
+                    for at, who in enumerate(("tiertrain", "reactive"))
+                ),
+                f"50 %: +38 % (ResNet-50, once, `2026-11-22_2-cpus-amx.md`); 60 %: +3 to +9 %, 80 %: -3 to +6 % "
+                f"({MEASURED})",
+                f"{within([one.faster for one in held[name]], 35, 84)}: `reactive` is our reconstruction of TPP, "
+                "which pays no telemetry here. A method without a rule for a budget has the simulator's own",
             )
             for name in on
         ),
         Row(
             "a queue keeps links from overload", "no figure", "mean of fast memory by how much slower links are: "
-            + ", ".join(f"{factor} times {value:+.0f} %" for factor, value in slower.items()), "plans are followed",
-            "part: the queue equals a FIFO server in 3,000 of 3,000 random cases (the audit's `lindley.py`), with one "
-            "server each way. Links that share a group, and contention, it does not know",
+            + ", ".join(f"{factor} times {value:+.0f} %" for factor, value in slower.items())
+            + ". Time, where copies slow no operation: "
+            + ", ".join(f"{name} {spread(many, '{:+.1f} %')}" for name, many in waits.items()), "plans are followed",
+            f"{within([waited], 0, 1)}: the links of both machines share a group, which the queue does not know. That "
+            f"makes steps wait for up to {waited:.1f} %. One server each way equals a FIFO server in 3,000 of "
+            "3,000 random cases (the audit's `lindley.py`)",
         ),
         Row(
             "pages of a CXL node", "measured", "both machines, above",
@@ -105,16 +148,9 @@ def rows() -> list[Row]:
         Row(
             "memory is given back", "in the mean, above", "in the mean, above",
             "file tier: 224 of 224 MiB held with 57 in use; a node: mean 148 of 223 MiB (audit of build 31eaabc)",
-            "no on the file tier: the runtime keeps pages while the budget has room, so that nothing is read back. "
-            "A budget gives them back",
+            "no on the file tier: freed pages stay with the runtime for the next birth, since new ones have to be "
+            "cleared: giving pages back made 32 MiB take 9.4 ms in place of 3.8 (`2026-11-23_compressed.md`). A "
+            "smaller budget gives them back",
         ),
-        Row(
-            "several compressed tiers, a knob, cost of ownership (TierScape)", "-22 to -40 points of TCO", "",
-            "one compressed tier; a second is refused: \"compressed is given twice\"",
-            "no: 0 of its tiers beyond the first are built. `sweep` prices tiers, and knows no codec",
-        ),
+        tierscape.row(),
     ]  # fmt: skip
-
-
-def _slower(machine: Machine, factor: int) -> dict[str, int]:
-    return {"bytes_per_s": min(link.bytes_per_s for link in machine.links) // factor}

@@ -1,20 +1,21 @@
-"""The sources' page: rows that have their figures, a cache of lines as a stupider one has it, and inputs by hand."""
+"""The sources' page: rows that have their figures, and a cache of lines as a stupider one has it."""
 
 import random
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bench.papers import findings, ten_cache, tiertrain
-from bench.papers.common import Row, spread, within
+from bench.papers import findings, ten_cache, tierscape, tiertrain, tm_training
+from bench.papers.common import Row, peak_of, spread, within
 from bench.papers.memory_mode import Lines, memory_mode
-from bench.papers.pinpointing import inputs_of
-from bench.papers.steps import XEON, resnet
-from ebbtide.ir.trace import Storage, StorageKind, Ticks
+from bench.papers.steps import XEON, densenet, inception_v4, resnet
+from ebbtide.ir.occupancy import live_bytes
+from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.machines import find_machine
-from tests.helpers.make_steps import PAGE, R, W, step
+from tests.helpers.make_steps import PAGE, R, W, parameter, step
 from tests.helpers.paths import ROOT
 
 
@@ -89,10 +90,36 @@ def test_memory_mode_moves_nothing_where_all_fits_and_writes_dead_data_back_wher
     assert tight.written_bytes > activations / 2
 
 
-def test_the_batch_is_what_a_module_reads_and_no_module_wrote() -> None:
-    kinds = (StorageKind.OTHER, StorageKind.OTHER, StorageKind.ACTIVATION)
-    storages = [Storage(PAGE, kind, birth, 8) for kind, birth in zip(kinds, (0, 1, 1), strict=True)]
-    made = step([10] * 8, storages, [(0, 0, W), (0, 1, R), (1, 1, W), (1, 2, R), (2, 1, W), (2, 2, R)])
-    modules = ["", *["net"] * 7]
-    named = [replace(row, module=module) for row, module in zip(made.ticks, modules, strict=True)]
-    assert inputs_of(replace(made, ticks=Ticks.from_rows(named))) == {0}
+@pytest.mark.parametrize(
+    ("made", "parameters", "gigabytes"),
+    [  # those of the networks' papers, less classifiers; AutoTM's bytes
+        (lambda: inception_v4(6144, XEON), 41.1e6, 659),
+        (lambda: densenet((6, 12, 64, 48), 3072, XEON), 30.7e6, 688),
+    ],
+)
+def test_the_networks_of_autotm_are_as_large_as_there(
+    made: Callable[[], Trace], parameters: float, gigabytes: float
+) -> None:
+    trace = made()
+    found = sum(row.nbytes for row in trace.storages if row.kind is StorageKind.PARAMETER) / 4
+    assert found == pytest.approx(parameters, rel=0.03)
+    assert peak_of(trace) / 1e9 == pytest.approx(gigabytes, rel=0.25)
+
+
+def test_a_cut_step_has_the_same_bytes_and_uses_and_two_storages_for_one() -> None:
+    large = Storage(8 * tm_training.PAGE, StorageKind.ACTIVATION, 0, 4)
+    trace = step([10] * 4, [parameter(PAGE, 4), large, large], [(0, 1, R), (1, 0, W), (1, 3, R), (2, 0, W), (2, 2, R)])
+    found = tm_training.cut(trace, np.array([1, 1, 2]), np.array([0.26, 0.9, 1.0]))
+    assert [row.nbytes // tm_training.PAGE for row in found.storages][1:] == [2, 8, 6]
+    assert live_bytes(found).tolist() == live_bytes(trace).tolist()
+    assert found.accesses.tick[found.accesses.of(3)].tolist() == [0, 3]
+
+
+def test_compressed_tiers_save_memory_where_contents_shrink_and_nothing_where_time_is_dear() -> None:
+    trace = resnet((1, 1, 1, 1), 64, XEON)
+    shrinks = {"a": {"relu": tierscape.Packed(0.5, 4.0, 4.0)}}
+    cheap, dear = (tierscape.saved(trace, shrinks, knob) for knob in (0.0, 1e6))
+    assert (dear.memory, dear.time) == (pytest.approx(0.0, abs=0.1), pytest.approx(0.0, abs=0.1))
+    assert -50 < cheap.memory < -2
+    assert cheap.time > 0
+    assert tierscape.within_time([tierscape.Saved(-30.0, 9.0), tierscape.Saved(-10.0, 4.0)]) == -10.0
