@@ -7,7 +7,10 @@ from tempfile import TemporaryDirectory
 import ebbtide
 from ebbtide.ir.files import load
 from ebbtide.ir.trace import Trace
+from tests.device import lagging
 from tests.training.device_jobs import DEVICE, KEPT, STEPS, begin, bits, differences, plainly, train
+
+lagging.load()
 
 JOB = "gpt-adamw"
 Seen = Counter[tuple[int, str, int, int]]
