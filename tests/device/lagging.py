@@ -12,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -48,16 +47,11 @@ def compile_into(library: Path, sources: list[Path]) -> None:
     headers = [include, include / "torch/csrc/api/include", sysconfig.get_path("include")]
     options = ["-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
     options += [f"-DTORCH_EXTENSION_NAME={NAME}", *(part for path in headers for part in ("-isystem", str(path)))]
-    objects = [str(library.parent / f"{source.stem}.o") for source in sources]
-
-    def compile_one(source: Path, target: str) -> None:
-        subprocess.run([*compiler, *options, "-c", str(source), "-o", target], check=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_one, sources, objects))
+    together = library.with_suffix(".cpp")  # PyTorch's headers are most of what each would take
+    together.write_text("".join(f'#include "{source}"\n' for source in sources))
     libraries = [f"-L{torch_folder / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"]
     unfinished = library.with_suffix(".new")
-    subprocess.run([*compiler, "-shared", *objects, "-o", str(unfinished), *libraries], check=True)
+    subprocess.run([*compiler, *options, "-shared", str(together), "-o", str(unfinished), *libraries], check=True)
     unfinished.rename(library)
 
 
