@@ -31,7 +31,7 @@ std::mutex installing;                         // guards `owners`; held across a
 // How often the same crash is handed to a handler that comes back without having ended the process or put it right (one
 // that was switched off, say) and meets it again at once. Others mend what they are shown, the same place now and then.
 constexpr int kPatience = 1000;
-constexpr std::int64_t kAtOnce = 1'000'000;  // ns
+constexpr std::int64_t kAtOnceNs = 1'000'000;
 
 // initial-exec: the handler must not run the allocator that sets up dynamic thread-local storage.
 struct PassedOn {
@@ -73,7 +73,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   bool raised = info->si_code <= 0;
   const Owner* owner = before_us.load(std::memory_order_acquire);
   bool by_default = owner == nullptr || owner->action.sa_handler == SIG_DFL || owner->action.sa_handler == SIG_IGN;
-  bool again = info->si_addr == passed_on.address && now_ns() - passed_on.came_back_ns < kAtOnce;
+  bool again = info->si_addr == passed_on.address && now_ns() - passed_on.came_back_ns < kAtOnceNs;
   if (!raised && !again) passed_on = {info->si_addr};
   if (by_default || passed_on.times >= (raised ? 1 : kPatience)) {
     die_by_default(signal);
