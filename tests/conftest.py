@@ -43,6 +43,11 @@ def share_of(cases: list[pytest.Item]) -> list[pytest.Item]:
     return [cases[min(at + at // AT_EACH_CHANGE % AT_EACH_CHANGE, last)] for at in range(0, len(cases), AT_EACH_CHANGE)]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        os.environ["TESTS_START_PLANNERS"] = "1"  # as tests.helpers.forked says
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):  # a process

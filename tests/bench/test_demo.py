@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from demo.comparison import in_a_sentence, show
 from demo.display import shown
 from demo.forecast import Forecast, Net, roughly, run_s
 from demo.runs import Door, Outcome, Run, RunFailed
+from tests.helpers import forked
 
 SPEED = Speed(50e9, 1e9, 100e9, 2e9, 1e9, 5.0)
 SMALL = Net("--layers 4 --width 128 --heads 4 --seq 128 --batch 8 --dtype fp32 --steps 5", 100_000_000)
@@ -183,7 +185,8 @@ def test_on_a_terminal_there_is_a_bar_that_goes_away() -> None:
 
 @pytest.mark.starts
 @pytest.mark.slow
-def test_its_runs_move_bytes_and_end_with_the_same_bits(tmp_path: Path) -> None:
+def test_its_runs_move_bytes_and_end_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", forked.popen(forked.pythons(), forked.pythons(), forked.planners()))
     speed = measured_speed()
     assert min(speed.fp32, speed.bf16, speed.spill_bytes_per_s, speed.start_s) > 0
     out = io.StringIO()

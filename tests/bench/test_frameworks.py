@@ -1,5 +1,6 @@
 """What people train with, without Ebbtide and with it: same bits, planned steps, bytes moved, a budget that held."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,21 @@ import pytest
 from bench.integrations.cases import CASES, Case
 from bench.integrations.runs import Side, beside, missing, run_side
 from ebbtide.ir.run_report import StepMode
+from tests.helpers import forked
 
 pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 10
 LONGEST_S = 500
-AT_EACH_CHANGE = {"trainer", "lightning-callback", "compile", "fsdp2", "deepspeed-2"}
+AT_EACH_CHANGE = {"trainer", "lightning-callback", "peft-session", "compile-step", "ddp-session", "fsdp2"}
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
+
+
+@pytest.fixture(autouse=True)
+def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each change, from a Python that has imported PyTorch: ranks, too. With ``--all``, as a person starts them."""
+    if not request.config.getoption("--all"):
+        monkeypatch.setattr(subprocess, "Popen", forked.popen(forked.pythons(), forked.pythons(), forked.planners()))
 
 
 @pytest.fixture(scope="module")

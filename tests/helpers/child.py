@@ -2,7 +2,7 @@
 
 A session changes its process for good (the arena outlives it), and a fault in native code would take pytest along, so
 each case has a process of its own. They are forked from a server that has imported all that they need but computed
-nothing (``preloaded``), so a case starts in a tenth of a second.
+nothing (``preloaded``), so a case starts in a tenth of a second. Planning processes are forked, too (``forked``).
 """
 
 import faulthandler
@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
+
+from tests.helpers import forked
 
 HUNG_AFTER_S = 600  # far above any case's time on a busy machine: only a hang gets here
 PRELOADED = [
@@ -31,7 +33,9 @@ class ChildError(Exception):
     """The child raised, crashed or hung; the text holds its traceback and its last output."""
 
 
-def _main(sender: Connection, log: str, env: Mapping[str, str], function: str, args: tuple[Any, ...]) -> None:
+def _main(
+    sender: Connection, log: str, env: Mapping[str, str], planners: str, function: str, args: tuple[Any, ...]
+) -> None:
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -41,6 +45,7 @@ def _main(sender: Connection, log: str, env: Mapping[str, str], function: str, a
     for variable in [name for name in os.environ if name.startswith("EBBTIDE_")]:
         del os.environ[variable]
     os.environ.update(env)
+    forked.fork_planners(planners)
     module, name = function.split(":")
     try:
         sender.send((getattr(importlib.import_module(f"tests.training.{module}"), name)(*args), None))
@@ -57,7 +62,9 @@ class Child:
         self.call = f"{function}{args}"
         self._log = tempfile.NamedTemporaryFile(mode="r", errors="replace")  # noqa: SIM115 (closed in __exit__)
         self._receiver, sender = _server.Pipe(duplex=False)
-        self._process = _server.Process(target=_main, args=(sender, self._log.name, dict(env or {}), function, args))
+        self._process = _server.Process(
+            target=_main, args=(sender, self._log.name, dict(env or {}), forked.planners(), function, args)
+        )
         self._process.start()
         sender.close()
 

@@ -1,23 +1,17 @@
 """Run ``ebbtide`` and plain Python as a user would, in child processes, and watch their memory from outside."""
 
-import atexit
-import json
 import os
 import re
-import select
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import IO
 
-from tests.helpers.paths import ROOT, SCRIPTS
+from tests.helpers import forked
+from tests.helpers.paths import SCRIPTS
 
-EBBTIDE = str(Path(sys.executable).with_name("ebbtide"))
+EBBTIDE = forked.EBBTIDE
 TRAIN_MLP = str(SCRIPTS / "train_mlp.py")
 HUNG_AFTER_S = 600
 POLL_S = 0.005
@@ -30,59 +24,38 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, status: int | None = None
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    status: int | None = None,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end; both streams are captured as text, and shown if the exit status is not the one that is expected.
 
-    ``ebbtide`` and scripts are forked from a Python that has imported PyTorch (``command_server``), unless the process
-    itself matters: a budget in bytes is for all that it holds, and some variables are read when it starts. Of whole GiB
-    the server takes little: a third of one.
+    ``ebbtide``, scripts and ``-m`` are forked from a Python that has imported PyTorch (``fork_server``), and so is what
+    they start, unless the process itself matters (``fresh``): a budget in bytes is for all that it holds, and some
+    variables are read when it starts. Of whole GiB the server takes little: a third of one.
     """
-    words = command[1:] if command[0] == sys.executable else command
-    is_ours = words[0] == EBBTIDE or words[0].endswith(".py")
-    if is_ours and not _SMALL_BUDGET.search(" ".join(words)) and all(map(_is_read_late, env or {})):
-        done = _forked(words, environment(env), cwd or Path.cwd())
-    else:
+    words = None if fresh else forked.words_of(command)
+    if words is None or _SMALL_BUDGET.search(" ".join(words)) or not all(map(_is_read_late, env or {})):
         done = subprocess.run(
             command, env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=HUNG_AFTER_S, check=False
         )
+    else:
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            ended = forked.run(command, environment(env), cwd or Path.cwd(), out, err, HUNG_AFTER_S)
+            out.seek(0), err.seek(0)
+            done = subprocess.CompletedProcess(command, ended, out.read(), err.read())
     assert status is None or done.returncode == status, done.stdout + done.stderr
     return done
 
 
-_SMALL_BUDGET = re.compile(r"--fast(-node)?[= ](?!\d+(%|GiB))")
+_SMALL_BUDGET = re.compile(r"--fast(-node)?[= ](?!\d+(%|GiB)|auto)")
 
 
 def _is_read_late(variable: str) -> bool:
     ours = variable.startswith("EBBTIDE_") and not variable.startswith("EBBTIDE_FAST")
-    return ours or variable == "PYTHONPATH"
-
-
-@cache
-def _server() -> subprocess.Popen[str]:
-    """Of this process, as long as it runs."""
-    command = [sys.executable, "-m", "tests.helpers.command_server"]
-    server = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    atexit.register(server.communicate)
-    return server
-
-
-def _forked(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    server = _server()
-    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        asked = {"words": words, "env": env, "cwd": str(cwd), "streams": [out.name, err.name]}
-        print(json.dumps(asked), file=server.stdin, flush=True)
-        pid = int(_line_of(server.stdout))
-        if not select.select([server.stdout], [], [], HUNG_AFTER_S)[0]:
-            os.kill(pid, signal.SIGKILL)
-            _line_of(server.stdout)
-            raise subprocess.TimeoutExpired(words, HUNG_AFTER_S, out.read(), err.read())
-        return subprocess.CompletedProcess(words, int(_line_of(server.stdout)), out.read(), err.read())
-
-
-def _line_of(stream: IO[str] | None) -> str:
-    assert stream is not None
-    return stream.readline()
+    return ours or variable in ("PYTHONPATH", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,21 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 DDP = str(ROOT / "examples" / "integrations" / "ddp.py")
 FIT_FOR_A_TEST = {"OMP_NUM_THREADS": "1", "EBBTIDE_POLICY": "demand"}
 
+EACH_ITS_OWN = """\
+#!{python}
+import os, sys
+from ebbtide.cli import main
+
+os.environ["EBBTIDE_FAST"] = {budgets}[int(os.environ["RANK"])]
+sys.argv[:] = sys.argv[1:]
+sys.exit(main())
+"""
+
 
 def each_its_own(tmp_path: Path, budgets: tuple[str, str]) -> str:
-    """A program that runs the command that follows, with a budget for each rank."""
-    program = tmp_path / "rank.sh"
-    program.write_text(f'#!/bin/bash\nbudgets=({" ".join(budgets)})\nEBBTIDE_FAST=${{budgets[$RANK]}} exec "$@"\n')
+    """A program that runs the command that follows, which is ebbtide, with a budget for each rank."""
+    program = tmp_path / "rank.py"
+    program.write_text(EACH_ITS_OWN.format(python=sys.executable, budgets=budgets))
     program.chmod(0o755)
     return str(program)
 

@@ -5,8 +5,6 @@ Times are asserted only of tables that are made up; of measured ones, that they 
 
 import json
 import random
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -41,6 +39,7 @@ from ebbtide.probe.placements import TOO_SMALL, Profile, Unique, measure_kernel,
 from ebbtide.simulator import simulate
 from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
+from tests.helpers import command
 from tests.helpers.paths import ROOT
 
 R, W, RW = 1, 2, 3
@@ -351,8 +350,7 @@ for _ in range(4):
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "ebbtide", "trace", "-o", folder / "step.trace", folder / "train.py"]
-    subprocess.run(command, check=True, capture_output=True)
+    assert command.run(command.EBBTIDE, "trace", "-o", "step.trace", "train.py", cwd=folder).returncode == 0
     return load(folder / "step.trace", Trace)
 
 

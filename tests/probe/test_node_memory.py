@@ -3,8 +3,6 @@
 No time is asserted: only that figures are there, that they are whole, and that commands take them.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from ebbtide.ir.machine import InPlace, Machine, Tier
 from ebbtide.probe.node_memory import NodeMemory, render_nodes, with_nodes
 from ebbtide.settings import SlowerTier, TierKind
 from ebbtide.units import MIB
+from tests.helpers import command
 from tests.helpers.paths import ROOT
 
 NODE = SlowerTier(TierKind.NUMA, 64 * MIB, 0)
@@ -78,8 +77,8 @@ def test_nothing_is_measured_without_a_node() -> None:
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "step.trace"
-    command = [sys.executable, "-m", "ebbtide", "trace", "-o", path, ROOT / "docs" / "example" / "train.py"]
-    subprocess.run(command, check=True, capture_output=True)
+    script = str(ROOT / "docs" / "example" / "train.py")
+    assert command.run(command.EBBTIDE, "trace", "-o", str(path), script).returncode == 0
     return path
 
 

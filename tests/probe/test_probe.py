@@ -3,7 +3,6 @@
 import os
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +30,7 @@ from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.probe.table import render_table
 from ebbtide.units import GIB, MIB
 from tests.commands.test_screen import lines_of, on_a_terminal
+from tests.helpers import command
 
 TINY = Effort(seconds=0.3, file_bytes=16 * MIB, memory_bytes=8 * MIB, blocks=(MIB,), threads=(1,), rounds=1)
 OUT, BACK, BOTH = Direction.OUT, Direction.BACK, Direction.BOTH
@@ -494,9 +494,7 @@ def test_a_quick_probe_of_the_real_thing(
 
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith("EBBTIDE_")}
-    command = [sys.executable, "-m", "ebbtide", "probe", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=inherited, timeout=60, check=False)
+    return command.run(command.EBBTIDE, "probe", *arguments)
 
 
 @pytest.mark.starts

@@ -8,6 +8,7 @@ plan and a machine. What cannot run here is skipped with its reason. Left out: w
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.helpers.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = ROOT / "docs" / "example"
+SHELL = re.compile(r"[|&;<>$*~`]")
+"""What the shell itself reads; other commands of ours are forked."""
 SKIPPED = {  # the beginning of a command: why it does not run here
     "source .venv": "the tests run in that environment",
     "pip install .": "compiles for minutes; `make install` has done it",
@@ -79,7 +82,11 @@ def test_a_console_block_runs_as_written(block: str, granted: Path, tmp_path: Pa
         if reason is not None:
             left_out.append(f"{command}: {reason}")
             continue
-        run("bash", "-c", command, env={"PATH": path}, cwd=here, status=0)
+        program, *words = shlex.split(command)
+        if program == "ebbtide" and not SHELL.search(command):
+            run(EBBTIDE, *words, cwd=here, status=0)
+        else:
+            run("bash", "-c", command, env={"PATH": path}, cwd=here, status=0)
     if left_out:
         pytest.skip("; ".join(left_out))
 

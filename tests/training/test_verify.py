@@ -248,13 +248,15 @@ def test_the_watch_sees(case: str) -> None:
 
 
 SCRIPT = """
-import argparse, sys, torch
+import argparse, os, torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--seed", type=int)
 parser.add_argument("--twist", action="store_true")
 parser.add_argument("--out", default=".")
 args = parser.parse_args()
-if args.seed is not None:
+if args.seed is None:
+    torch.seed()  # as a fresh process has done; this one may be forked
+else:
     torch.manual_seed(args.seed)
 model = torch.nn.Sequential(*[torch.nn.Linear(384, 384) for _ in range(6)])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -262,7 +264,7 @@ for step in range(1, 6):
     optimizer.zero_grad()
     model(torch.randn(768, 384)).square().mean().backward()
     optimizer.step()
-    if args.twist and step == 3 and "ebbtide._torch" in sys.modules:
+    if args.twist and step == 3 and "EBBTIDE_DISABLE" not in os.environ:  # in the bounded run alone
         with torch.no_grad():  # between two steps, so the next one is the first to show it
             model[4].bias[7] = torch.nextafter(model[4].bias[7], torch.tensor(1.0))
 torch.save(model.state_dict(), args.out + "/weights.pt")
@@ -281,7 +283,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_script_is_verified_and_its_own_directory_left_alone(project: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     options = ["--fast", "40%", "--keep", str(kept), "--json"]
-    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project, status=0)
+    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project, status=0, fresh=True)
     verdict = json.loads(done.stdout)
     assert verdict["proven"] is True
     assert (verdict["steps"], verdict["losses"], verdict["fast"]) == (5, 5, "40%")

@@ -44,4 +44,7 @@ def observe() -> None:
     atexit.register(write)
 
 
-sys.meta_path.insert(0, AfterImport("torch", observe))
+if "torch" in sys.modules:
+    observe()
+else:
+    sys.meta_path.insert(0, AfterImport("torch", observe))
