@@ -28,7 +28,7 @@ os.environ.pop("COLUMNS", None)  # those of pytest's own workers
 settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ebbtide")
 
-AT_EACH_CHANGE = 3
+AT_EACH_CHANGE = 5
 """``make test`` tries one of so many random examples: those that Hypothesis makes first. It also tries one of so many
 cases of a test that is marked ``alike``, always the same ones. ``make nightly`` tries all."""
 
@@ -38,7 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def share_of(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """The first of three cases, the second of the next three, and so on: no value of several parameters is left out."""
+    """The first of so many cases, the second of the next, and so on: where there are many of each, no value of several
+    parameters is left out."""
     last = len(cases) - 1
     return [cases[min(at + at // AT_EACH_CHANGE % AT_EACH_CHANGE, last)] for at in range(0, len(cases), AT_EACH_CHANGE)]
 

@@ -56,6 +56,7 @@ def test_on_random_steps(name: str, trace: Trace, share: float) -> None:
     assert_none_is_faster(times_ns(larger, find_machine(name), share))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", names())
 def test_on_a_network(name: str) -> None:
     found = times_ns(network(layers=3, width_bytes=2**20), find_machine(name), 0.3)

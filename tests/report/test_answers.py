@@ -198,6 +198,7 @@ def test_the_command_tries_budgets_on_the_named_machine(tmp_path: Path) -> None:
 # ---- in a browser ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("width", [1400, 800, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_answers_are_seen(open_page: Callable[..., Any], width: int, scheme: str) -> None:

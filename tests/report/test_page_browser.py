@@ -362,6 +362,7 @@ def test_a_moments_contents_are_what_the_analysis_says(show: Show) -> None:
         assert column(page, "#peak-modules", 1) == [share.label for share in found.by_module()][:12]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("width", [400, 800, 1400])
 def test_what_is_drawn_of_memory_is_what_is_there_to_the_pixel(show: Show, width: int) -> None:
     trace = trace_of(150)
@@ -442,6 +443,7 @@ def test_a_storage_that_the_filter_hides_is_shown_by_a_click(show: Show) -> None
     assert sent.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_labels_of_boxes_can_be_read_or_are_left_out(show: Show, width: int, scheme: str) -> None:
@@ -551,6 +553,7 @@ def test_what_was_not_recorded_is_not_shown_as_nothing(show: Show) -> None:
     assert drawn(page)["bars"] == 5
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("width", [400, 800, 1400])
 def test_budgets_are_named_above_what_they_bound(show: Show, width: int) -> None:
     page = show("run", width=width)
@@ -590,7 +593,8 @@ def test_a_table_that_is_wider_than_the_window_keeps_its_first_column(show: Show
     assert all("\n" not in name for name in names)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.alike
+@pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_page_fits_a_narrow_window_in_both_themes_and_prints(show: Show, theme: str) -> None:
     page = show("small", width=420, color_scheme=theme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

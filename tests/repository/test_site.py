@@ -60,6 +60,7 @@ def test_pages_ask_no_network(site: Path) -> None:
         assert not re.search(r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//', page.read_text()), page
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(("words", "place"), FOUND.items())
 def test_a_search_leads_to_the_heading(site: Path, browser: Any, words: str, place: str) -> None:
     page = browser.new_page()

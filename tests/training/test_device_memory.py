@@ -120,6 +120,7 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
             assert measured == pytest.approx(forecast, rel=0.02, abs=ONE_STORAGE)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
 def test_where_copies_are_slow_a_plan_has_storages_made_anew(name: str, tmp_path: Path) -> None:
     machine = tmp_path / "machine.toml"
@@ -193,6 +194,7 @@ def test_little_host_memory_lets_little_leave() -> None:
     assert "nothing else could leave" in verdict.trouble
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
 def test_what_finds_no_host_memory_goes_to_a_file_by_demand_and_by_plan(name: str, tmp_path: Path) -> None:
     for policy in ("demand", "ebbtide"):
@@ -248,6 +250,7 @@ def test_code_that_calls_no_operator_reaches(case: str, arguments: tuple[str, ..
     child.run(f"cases_device_unseen:{case}", *arguments, env=ONE_THREAD)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_actions_leave_each_tensor_what_it_was(seed: int, tmp_path: Path) -> None:
     actions, written = child.run(CASE("random_actions"), seed, str(tmp_path), env=ONE_THREAD)

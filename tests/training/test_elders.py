@@ -15,6 +15,7 @@ from tests.helpers import child
 from tests.helpers.make_steps import PAGE, R, W, disk, step
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("budget", ["26%", "30%", "40%"])
 def test_gradients_of_samples_that_live_into_the_next_step_are_planned(budget: str) -> None:
     trained = child.run("cases_elders:gradients_of_samples", budget)

@@ -17,6 +17,7 @@ FORGOTTEN = [
 """A wait each, of a storage that moves."""
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("net", ["mlp", "conv", "gpt"])
 def test_networks_train_with_the_same_bits_as_on_the_cpu(net: str) -> None:
     child.run(CASE("trains_as_the_cpu_does"), net, env=ONE_THREAD)

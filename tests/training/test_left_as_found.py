@@ -28,6 +28,7 @@ def plainly() -> list[dict[str, object]]:
     return states(sys.executable)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_script_finds_its_process_as_a_plain_run_has_it(order: str, plainly: list[dict[str, object]]) -> None:
     here = states(sys.executable, EBBTIDE, "run", "--fast", "60%", "--optimizer", order)

@@ -25,8 +25,8 @@ def compared(*options: str) -> dict[str, int]:
     ("options", "cases"),
     [
         (("--only=float32 strided", "--samples=1"), 600),
-        (("--share=0.15", "--seed=16", "--samples=3"), 300),
-        (("--share=0.15", "--seed=17", "--samples=3", "--remake"), 300),
+        (("--share=0.08", "--seed=16", "--samples=3"), 150),
+        (("--share=0.08", "--seed=17", "--samples=3", "--remake"), 150),
         (("--only=sparse", "--share=0.3", "--seed=16", "--samples=2"), 30),
     ],
     ids=["each in fp32", "a sample", "a sample that is made anew", "a sample of sparse layouts"],
