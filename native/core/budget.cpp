@@ -17,12 +17,12 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
   measure();
 }
 
-// What is reserved and not yet touched is about to be. Pages of files can leave.
-bool Budget::machine_has(std::uint64_t more) const {
+// Pages of files can leave. What has been granted beyond the budget may not have been touched yet, but is about to be.
+bool Budget::machine_has(std::uint64_t more) {
   if (machine_bytes_ == 0) return true;
-  std::uint64_t resident = process_resident_bytes(), anonymous = anonymous_bytes(getpid());
-  std::uint64_t of_files = resident - std::min(resident, anonymous), all = unmanaged_.bytes() + reserved();
-  return std::max(anonymous, all - std::min(all, of_files)) + more <= machine_bytes_;
+  std::uint64_t anonymous = anonymous_bytes(getpid());
+  if (over() == 0) beside_ = anonymous - std::min(anonymous, reserved());
+  return std::max(anonymous, beside_ + reserved()) + more <= machine_bytes_;
 }
 
 std::uint64_t Budget::process_bytes() {

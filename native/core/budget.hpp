@@ -46,7 +46,7 @@ class Budget {
   void set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes);
   // More than that the process cannot have, whatever its limits; 0: not known.
   void set_machine(std::uint64_t bytes) { machine_bytes_ = bytes; }
-  bool machine_has(std::uint64_t more) const;
+  bool machine_has(std::uint64_t more);
   std::uint64_t machine_bytes() const { return machine_bytes_; }
 
   std::uint64_t reserved() const { return reserved_.now(); }
@@ -91,6 +91,7 @@ class Budget {
   std::uint64_t arena_limit_ = 0;
   std::uint64_t process_limit_ = 0;
   std::uint64_t machine_bytes_ = 0;
+  std::uint64_t beside_ = 0;  // anonymous memory beside the arena, when the budget was exceeded
   Unmanaged unmanaged_;
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at

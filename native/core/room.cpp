@@ -93,7 +93,7 @@ Claim Room::claim(Lock& lock, Shape shape) {
       if (++failed == kWriteTries) return Claim::TiersTakeNoMore;
     } else if (attempt != Attempt::Progress) {
       if (!budget_.machine_has(memory_.fresh_bytes(shape))) {
-        if (exceeded_in_step_) reset_trouble();  // what is refused takes no part in training
+        ++refused_;
         return Claim::MachineHasNoMore;
       }
       claim_over_budget(shape, attempt);
@@ -109,7 +109,7 @@ void Room::claim_over_budget(Shape shape, Attempt why) {
   bool stuck = why == Attempt::Stuck;
   if (stuck) stuck_at_ = std::max(stuck_at_, budget_.reserved() - memory_.cached_bytes());
   if (over_budget_) return;
-  over_budget_ = exceeded_in_step_ = true;
+  over_budget_ = true;
   const char* reason =
       stuck && stretch_.thrashes()        ? "a compiled kernel or an operator cycles through more storages than the budget holds"
       : stuck && victims_.areas_refused() ? "what is in memory is small and scattered, and memory areas run short; "
@@ -265,7 +265,7 @@ void Room::trim() {
 
 void Room::end_step() {
   pressure_ = waited_in_step_;
-  waited_in_step_ = exceeded_in_step_ = false;
+  waited_in_step_ = false;
 }
 
 // --- memory areas
@@ -317,11 +317,12 @@ bool Room::wait_for_areas(Lock& lock, std::int64_t since) {
 void Room::read(Counters& c) const {
   c.stuck_at_bytes = stuck_at_;
   c.over_budget = over_budget_;
+  c.refused = refused_;
   c.message = trouble_;
 }
 
 void Room::reset_trouble() {
-  over_budget_ = exceeded_in_step_ = false;
+  over_budget_ = false;
   trouble_[0] = '\0';
 }
 

@@ -84,7 +84,8 @@ class Room {
   std::int64_t trims_from_ns_ = 0;
   Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones
   std::uint64_t stuck_at_ = 0;
-  bool over_budget_ = false, exceeded_in_step_ = false;
+  bool over_budget_ = false;
+  std::uint64_t refused_ = 0;  // claims, since the machine has no more
   char trouble_[256] = "";  // the first time over budget, in words; a buffer, since the fault handler may write it
 };
 

@@ -51,6 +51,7 @@ py::dict as_dict(const Counters& c) {
   d["largest_operand_bytes"] = c.largest_operand;
   d["largest_operator"] = c.largest_operator;
   d["stuck_at_bytes"] = c.stuck_at_bytes;
+  d["refused"] = c.refused;
   d["over_budget"] = c.over_budget;
   d["message"] = c.message;
   d["tables_filled"] = c.tables_filled;

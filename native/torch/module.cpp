@@ -376,6 +376,7 @@ PYBIND11_MODULE(_torch, m) {
         arena().set_limits(arena_bytes, process_bytes);
       },
       py::kw_only(), py::arg("arena_bytes"), py::arg("process_bytes"));
+  m.def("set_machine", [](std::uint64_t bytes) { arena().set_machine(bytes); }, py::call_guard<py::gil_scoped_release>());
   m.def("watch", &watch_without_arena, py::kw_only(), py::arg("piece_bytes") = kPiece);
   m.def("unwatch", &unwatch);
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {

@@ -74,6 +74,7 @@ class Counters(TypedDict):
     largest_operand_bytes: int  # of those, the largest storage that it was given
     largest_operator: str
     stuck_at_bytes: int  # most bytes reserved when nothing could be evicted and room was short; 0: never
+    refused: int  # allocations that the machine had no memory for
     # trouble
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget
     message: str  # first trouble in words ("" when none)
@@ -178,6 +179,7 @@ def set_checksum(on: bool, pages: bool = False) -> None:
     clean storages in memory, now and then."""
 
 def set_limits(*, arena_bytes: int, process_bytes: int) -> None: ...
+def set_machine(nbytes: int) -> None: ...
 def watch(*, piece_bytes: int = ...) -> None:
     """See every CPU storage of this process from now on, without an arena: steps can be recorded, and nothing moves.
 

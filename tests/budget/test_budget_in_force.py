@@ -312,6 +312,24 @@ def test_a_step_without_room_is_refused_before_its_update_and_counts_for_nothing
     assert native.calls.count("reset_peaks") == 1 + (1 if fast == "1GiB" else 4)
 
 
+@pytest.mark.parametrize("fast", ["1GiB", "50%"])
+def test_what_ended_in_an_operators_refusal_refuses_no_update_and_is_told(fast: str, native: FakeNative) -> None:
+    """The machine had no memory for it, and the script went on without it."""
+    with Session(fast, settings=QUIET) as session:
+        optimizer = optimizer_of_one()
+        for number in range(6):
+            native.level["step_live_peak_bytes"] = 1000 * MIB
+            if number == 3:
+                native.level |= {"refused": 1, "message": "over budget: an operator needs more"}
+                misfit(native, 700 * MIB, 900 * MIB)
+            train(optimizer, native)
+        assert not native.level["over_budget"]
+        assert session.report().budget_violated == (fast == "50%")
+        with pytest.raises(torch.OutOfMemoryError):
+            train(optimizer, native, 900 * MIB)
+    assert value_in(optimizer) == -6
+
+
 @pytest.mark.parametrize(("need", "fits"), [(180, True), (220, False)])
 def test_a_step_that_is_refused_raises_no_percentage(native: FakeNative, need: int, fits: bool) -> None:
     with Session("25%", settings=QUIET) as session:

@@ -48,7 +48,7 @@ class FakeNative(ModuleType):
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
                 "faults cancelled made_anew_bytes made_anew_ns ingredient_bytes looked_at memory_areas stuck_at_bytes "
-                "largest_operator_bytes largest_operator_used largest_operand_bytes"
+                "largest_operator_bytes largest_operator_used largest_operand_bytes refused"
             ).split(),
             0,
         )
@@ -76,6 +76,9 @@ class FakeNative(ModuleType):
 
     def make_all(self) -> None:
         pass
+
+    def set_machine(self, nbytes: int) -> None:
+        self.calls.append("set_machine")
 
     def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
         self.calls.append("set_limits")

@@ -7,8 +7,10 @@ before the optimizer's step, so that both runs take the same way.
 import gc
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from ebbtide import _torch
 from ebbtide.errors import BudgetError
 from ebbtide.host import process
 from ebbtide.ir.run_report import RunReport
+from ebbtide.runtime import start_arena
 from ebbtide.units import MIB
 
 WIDTH = 256
@@ -184,13 +187,42 @@ def on_a_full_machine(name: str) -> tuple[int, int, RunReport]:
     """Where the budget and what the process may have at all are not far apart: what the process peaked at, and that."""
     plain = SCRIPTS[name](Training(plain=True))
     there = process.anonymous_bytes() + ROOM + 8 * MIB
-    process.memory_without_swap_bytes = lambda: there
+    start_arena.most_bytes = lambda: there
     assert process.reset_peak()
     with session() as ours:
         bits = SCRIPTS[name](Training(plain=False))
         peak = process.peak_resident_bytes() - (process.resident_bytes() - process.anonymous_bytes())
     assert bits == plain
     return peak, there, ours.report()
+
+
+def refused(nbytes: int) -> bool:
+    try:
+        torch.empty(nbytes, dtype=torch.uint8).fill_(1)
+    except torch.OutOfMemoryError:
+        return True
+    return False
+
+
+def what_has_gone_counts_no_more(tmp: str) -> tuple[bool, ...]:
+    """A file that was mapped, and an array, have gone before the machine is nearly full: whether each is refused that
+    fits, and that does not; and the latter once the machine has more."""
+    file, free = Path(tmp, "zeros"), process.anonymous_bytes() + 600 * MIB
+    file.write_bytes(bytes(300 * MIB))
+    start_arena.most_bytes = lambda: free
+    found = []
+    with ebbtide.Session(
+        fast=f"{process.resident_bytes() // MIB + 40}MiB", policy="demand", piece_bytes="2GiB", progress="off"
+    ):
+        for make in (lambda: np.memmap(file, np.uint8, "r"), lambda: np.ones(350 * MIB, np.uint8)):
+            held = make()
+            assert held[::4096].sum() >= 0
+            del held
+            found.append(refused(400 * MIB))
+        found.append(refused(700 * MIB))
+        _torch.set_machine(free + 400 * MIB)
+        found.append(refused(700 * MIB))
+    return tuple(found)
 
 
 def after_an_evaluation_that_is_too_large() -> bool:

@@ -1,5 +1,7 @@
 """A batch that does not fit is refused before the optimizer changes anything, by an error that batch finders know."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.helpers import child
@@ -25,6 +27,10 @@ def test_a_batch_that_the_machine_has_no_memory_for_is_refused_by_the_operator(n
     peak, there, report = child.run(CASE("on_a_full_machine"), name)
     assert peak <= there
     assert report.bounded_as_asked
+
+
+def test_what_the_machine_has_is_not_refused(tmp_path: Path) -> None:
+    assert child.run(CASE("what_has_gone_counts_no_more"), str(tmp_path)) == (False, False, True, False)
 
 
 def test_the_error_names_a_budget_that_works_and_says_it_in_pytorchs_words_too() -> None:

@@ -61,6 +61,7 @@ class BudgetInForce:
         self._over_at_start = False
         self._has_fitted = False  # a step, since the budget is set
         self._over_budget_told = False
+        self._refusals = 0  # of allocations, until the last step
         self._peak_known = True
         self._peak_before = 0
         self._unbounded_peak_bytes = 0
@@ -88,6 +89,7 @@ class BudgetInForce:
             self._set(counters)
         self._has_fitted = self._has_fitted or self.is_set
         self._limits.refused = False  # if one was, the script has left out that step
+        self._refusals = counters["refused"]
 
     def before_update(self, counters: "_torch.Counters", update_bytes: Callable[[], int]) -> None:
         """Look whether the step fits, before an optimizer changes anything. Raises StepTooLargeError if not.
@@ -96,7 +98,7 @@ class BudgetInForce:
         Until a step has fitted, peaks are measured anew after it, as a budget in percent has them. ``update_bytes``
         says what the update needs at once, which no step may have shown.
         """
-        if self._over_budget_told or not self.is_exceeded(counters):
+        if self._over_budget_told or not self.is_exceeded(counters) or self._was_refused(counters):
             return
         peak = max(self._live_peak, counters["step_live_peak_bytes"])
         arena, of_peak = self._limits.arena_bytes, self._unbounded_peak_bytes
@@ -115,6 +117,17 @@ class BudgetInForce:
         elif self.is_set and not self._bounds.process_asked:  # what a size bounds is measured to the end
             self.refused_batch = str(error)
         raise self._limits.refusal(StepTooLargeError(*error.args))
+
+    def _was_refused(self, counters: "_torch.Counters") -> bool:
+        """Tell whether the machine had no memory for what exceeded the budget, so that an operator failed and the
+        script went on without it. A percentage was exceeded until then."""
+        if counters["refused"] == self._refusals:
+            return False
+        self._refusals = counters["refused"]
+        _torch.reset_trouble()
+        if self.is_set and not self._bounds.process_asked:
+            self.refused_batch = counters["message"]
+        return True
 
     def _is_too_small(self, counters: "_torch.Counters", need: Need) -> bool:
         """Tell whether an operation lacked room because of the user's budget, and not because something did not answer
@@ -233,7 +246,7 @@ class BudgetInForce:
         process_asked = self._bounds.process_asked
         if self._limits.exploring or (process_asked and rest > self._limits.tolerated_bytes()):
             raise self._limits.refusal(self._process_too_small(rest, need))
-        if self._over_budget_told or not self.is_exceeded(counters):
+        if self._over_budget_told or not self.is_exceeded(counters) or self._was_refused(counters):
             return
         self._over_budget_told = True
         if need.nbytes <= counters["arena_limit_bytes"]:

@@ -110,11 +110,6 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit:
     return min(limits, key=lambda limit: limit.nbytes)
 
 
-def memory_without_swap_bytes() -> int:
-    """Return the bytes above which the kernel ends the process; 0 where it may swap instead."""
-    return 0 if machine_bytes(PROC, "SwapTotal") else memory_limit().nbytes
-
-
 def _status_bytes(proc: Path, field: str) -> int:
     return _field_bytes(_own_status() if proc == PROC else (proc / "self/status").read_text(), field)
 

@@ -23,7 +23,15 @@ from ebbtide.runtime.children import Children
 from ebbtide.runtime.kept import Kept
 from ebbtide.runtime.memory_stats import memory_stats
 from ebbtide.runtime.ranks import Ranks
-from ebbtide.runtime.start_arena import Run, may_still_pack, rooms_of, start_arena, stop_arena, tier_reports
+from ebbtide.runtime.start_arena import (
+    Run,
+    may_still_pack,
+    most_bytes,
+    rooms_of,
+    start_arena,
+    stop_arena,
+    tier_reports,
+)
 from ebbtide.runtime.step_counters import Reading, read_now, step_between
 from ebbtide.runtime.step_log import StepLog
 from ebbtide.screen.progress import Observation
@@ -293,6 +301,7 @@ class Engine:
     def limit_changed(self, there_bytes: int) -> None:
         """Follow what the process can have in all from now on. The thread that watches the machine calls it."""
         if self._final is None:
+            _torch.set_machine(most_bytes())
             self._limits.follow(there_bytes)
 
     # ---- optimizer hooks ------------------------------------------------------------------------------------------

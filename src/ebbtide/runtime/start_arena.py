@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import ebbtide._torch as _torch
+from ebbtide.budget import bounds
 from ebbtide.budget.bounds import Bounds
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
 from ebbtide.host import process
@@ -70,7 +71,7 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
     ]
     asked.arena_bytes = run.bounds.arena_bytes
     asked.process_bytes = run.bounds.process_bytes
-    asked.machine_bytes = process.memory_without_swap_bytes()
+    asked.machine_bytes = most_bytes()
     asked.min_bytes = settings.min_storage_bytes
     asked.piece_bytes = settings.piece_bytes
     asked.policy = run.decider
@@ -79,6 +80,11 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
     asked.chaos_rate = settings.chaos_rate
     asked.chaos_seed = settings.chaos_seed
     return asked
+
+
+def most_bytes() -> int:
+    """Return the bytes above which the kernel is about to end the process; 0 where it swaps instead."""
+    return 0 if process.machine_bytes(process.PROC, "SwapTotal") else bounds.usable_bytes(process.memory_limit())
 
 
 def stop_arena() -> None:
