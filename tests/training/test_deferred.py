@@ -73,6 +73,15 @@ def test_what_is_tried_in_mid_training_ends_with_the_same_bits(faster: bool) -> 
     assert str(report.steps[-1].mode) == "planned"
 
 
+@pytest.mark.parametrize("faster", [True, False])
+def test_threads_that_step_while_the_order_changes_lose_no_update(faster: bool) -> None:
+    child.run(CASE("other_threads_step"), faster, env=QUIET)
+
+
+def test_functions_taken_before_updates_are_deferred_show_them() -> None:
+    child.run(CASE("looked_at_by_what_was_taken_before"), env=QUIET)
+
+
 def test_an_update_has_room_where_the_scripts_stack_is_full() -> None:
     child.run(ODD("a_full_stack"), env=QUIET)
 

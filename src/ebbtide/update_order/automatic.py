@@ -23,22 +23,23 @@ class AutomaticOrder:
 
     def __init__(self, deferred: Deferred, say: Callable[[str], None]) -> None:
         self._deferred, self._say = deferred, say
-        self._is_deferred = self._is_settled = False
+        deferred.defers = False
+        self._is_settled = False
         self._as_written_s = 0.0
         self._seen, self._followed = 0, -1
         self._in_a_row: list[StepReport] = []
 
     @property
     def told(self) -> Sequence[str]:
-        return self._deferred.told if self._is_deferred else ()
+        return self._deferred.told if self._deferred.defers else ()
 
     def install(self) -> None:
-        """Begin with the script's order."""
+        """Begin with the script's order. Functions that the script takes from here on are guarded, whatever comes."""
+        self._deferred.install()
 
     def remove(self) -> None:
         """End it. Raises OrderError where an update cannot be carried out."""
-        if self._is_deferred:
-            self._deferred.remove()
+        self._deferred.remove()
 
     def ended(self, step: StepReport, schedule: int | None) -> None:
         """Note a step, and the number of the schedule that it followed, or None."""
@@ -50,7 +51,7 @@ class AutomaticOrder:
         self._followed = -1 if schedule is None else schedule
         if schedule is not None:
             self._in_a_row.append(step)
-        if self._is_deferred and any(LEFT in text for text in self.told):
+        if self._deferred.defers and any(LEFT in text for text in self.told):
             self._settle(deferred=False, why="they cannot be deferred")
         elif len(self._in_a_row) == _STEPS:
             self._judge(self._in_a_row[_STEPS // 2 :])
@@ -59,23 +60,20 @@ class AutomaticOrder:
 
     def _judge(self, steps: Sequence[StepReport]) -> None:
         step_s = median(step.wall_s for step in steps)
-        if self._is_deferred:
+        if self._deferred.defers:
             times = f"{format_time(step_s)} a step for {format_time(self._as_written_s)}"
             self._settle(deferred=step_s < self._as_written_s * (1 - _LEAST_GAIN), why=times)
         elif median(step.stall_s.total for step in steps) < step_s * _LEAST_STALL:
             self._is_settled = True
         else:
             self._as_written_s = step_s
-            self._is_deferred, self._seen = True, 0
+            self._deferred.defers, self._seen = True, 0
             self._in_a_row.clear()
             self._say("updates are deferred from here, to see whether steps are faster")
-            self._deferred.install()
 
     def _settle(self, *, deferred: bool, why: str) -> None:
         self._is_settled = True
-        if self._is_deferred:
+        if self._deferred.defers:
             stays = "stay deferred" if deferred else "are made in the script's order again"
             self._say(f"updates {stays}: {why}")
-        if self._is_deferred and not deferred:
-            self._is_deferred = False
-            self._deferred.remove()
+        self._deferred.defers = deferred

@@ -13,6 +13,7 @@ Left out: what ``doors`` leaves out, and a parameter's version counter, which gr
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from ebbtide.update_order.signals_later import signals_later
 class Deferred(Subscriber):
     """Defers updates for one session. ``say`` and ``warn`` tell what becomes of each optimizer; ``told`` keeps it.
     ``unlike`` is called in a step that begins or ends with deferred updates, but not both: later steps are not like it.
+    ``defers``: while it is False, steps are made as the script has them, and all that is guarded stays so.
     """
 
     place = Place.UPDATE_ORDER
@@ -43,6 +45,7 @@ class Deferred(Subscriber):
         self._say = say
         self._warn = warn
         self._unlike = unlike
+        self.defers = True
         self.told: list[str] = []
         self._noted: dict[int, NotedUpdate] = {}  # by number
         self._last: dict[int, dict[int, int]] = {}  # by optimizer: numbers by parameter, of its last step
@@ -50,6 +53,8 @@ class Deferred(Subscriber):
         self._stepping: dict[int, list[NotedUpdate]] = {}  # by thread: noted by a step that has not ended
         self._compiled_before = doors.compiled_calls()
         self._broken = ""  # an update that failed
+        self._has_ended = False
+        self._noting: set[int] = set()  # threads in before_step
         self._process = os.getpid()
 
     def install(self) -> None:
@@ -59,7 +64,12 @@ class Deferred(Subscriber):
 
     def remove(self) -> None:
         """End it. Raises OrderError where an update cannot be carried out."""
+        self._has_ended = True
         unsubscribe(self)
+        for _ in range(_POLLS):  # other threads may be noting updates, which are carried out with the rest
+            if not self._noting - {threading.get_ident()}:
+                break
+            time.sleep(_POLL_S)
         try:
             _torch.carry_out_all()
             if _torch.gave_up():
@@ -75,15 +85,22 @@ class Deferred(Subscriber):
         """Return other arguments for ``step``: a stand-in for the optimizer, with the rest of its parameters."""
         if os.getpid() != self._process:
             return None
+        self._noting.add(threading.get_ident())
+        try:
+            return None if self._has_ended else self._begin_step(optimizer, args, kwargs)
+        finally:
+            self._noting.discard(threading.get_ident())
+
+    def _begin_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         self._check_step(own_steps=1)
         self._check()
         doors.guard()
         last = self._last.pop(id(optimizer), {})
         _torch.carry_out(list(last.values()))
-        reason = self._refusal(optimizer, args, kwargs)
+        reason = self._refusal(optimizer, args, kwargs) if self.defers else ""
         deferred: dict[int, int] = {}
         rest = optimizer
-        if not reason:
+        if self.defers and not reason:
             deferred, rest, reason = self._defer(optimizer)
         if deferred:
             self._tell(f"{type(optimizer).__name__}: each parameter is updated before its next use", self._say)
@@ -229,6 +246,7 @@ class Deferred(Subscriber):
 
 
 _GIVEN = ("param_groups", "state")
+_POLL_S, _POLLS = 0.001, 5000
 _numbers = itertools.count()  # for updates, unique in the process
 
 
