@@ -11,6 +11,7 @@ NOTHING = Traffic(0, 0, 0, 0, 0, 0)
 class FakeDeferred:
     def __init__(self) -> None:
         self.defers = True
+        self.orders_planned = 1
         self.told = ["each parameter is updated before its next use"]
 
 
@@ -25,7 +26,10 @@ def deferred() -> FakeDeferred:
 
 @pytest.fixture
 def order(deferred: FakeDeferred) -> AutomaticOrder:
-    return AutomaticOrder(deferred, lambda text: None)  # type: ignore[arg-type]
+    def start_over() -> None:
+        deferred.orders_planned += 1
+
+    return AutomaticOrder(deferred, lambda text: None, start_over)  # type: ignore[arg-type]
 
 
 def test_steps_that_do_not_wait_keep_the_scripts_order(order: AutomaticOrder, deferred: FakeDeferred) -> None:
@@ -49,6 +53,7 @@ def test_updates_stay_deferred_only_where_steps_are_faster(
     for _ in range(100):
         assert deferred.defers == bool(order.told) == stays
         order.ended(step(9.0, stall_s=5.0), 2)
+    assert deferred.orders_planned == (2 if stays else 3)
 
 
 def test_steps_of_different_plans_are_not_compared(order: AutomaticOrder, deferred: FakeDeferred) -> None:

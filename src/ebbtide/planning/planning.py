@@ -316,6 +316,16 @@ class Planning:
         if self._first == number:
             self._first = -1
 
+    def start_over(self) -> None:
+        """Forget all plans: later steps are unlike those before, though they may allocate as those did."""
+        if self._pending is not None:
+            self._pending.asked.stop()
+            self._pending = None
+        for number in list(self._plans):
+            self._drop(number)
+        self._shapes.clear()
+        self.followed = None
+
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
         """Learn from a step that followed a schedule: times of its operations and the cost of its moves."""
         if self._wanted.save_timeline is not None:

@@ -72,7 +72,7 @@ class Engine:
         elif settings.optimizer is UpdateOrder.DEFERRED:
             self._updates = Deferred(say, warn, self._step_is_unlike)
         elif settings.optimizer is UpdateOrder.AUTO:
-            self._updates = AutomaticOrder(Deferred(say, warn, self._step_is_unlike), say)
+            self._updates = AutomaticOrder(Deferred(say, warn, self._step_is_unlike), say, self._start_over)
         self._unlike = False  # the open step is not like later ones, and is not planned
         self._process = os.getpid()
         self._started = False
@@ -181,7 +181,8 @@ class Engine:
             counters = _torch.counters()
             shared = may_still_pack(self._settings.tiers, counters) if self._bounds.process_asked else 0
             self._planning.learn(counters["arena_limit_bytes"], shared)
-        if isinstance(self._updates, AutomaticOrder) and self._planning is not None:
+        named = self._settings.plan is not None  # for the script's order
+        if isinstance(self._updates, AutomaticOrder) and self._planning is not None and not named:
             self._updates.ended(step, self._planning.followed)
 
     def stop(self) -> None:
@@ -342,6 +343,10 @@ class Engine:
             self.end_step(completed=True)
         finally:
             self.begin_step()
+
+    def _start_over(self) -> None:
+        if self._planning is not None:
+            self._planning.start_over()
 
     def _step_is_unlike(self) -> None:
         self._unlike = True

@@ -21,8 +21,9 @@ _LEAST_GAIN = 0.03
 class AutomaticOrder:
     """The order of one session. Callers MUST call ``ended`` after each step, before the next begins."""
 
-    def __init__(self, deferred: Deferred, say: Callable[[str], None]) -> None:
-        self._deferred, self._say = deferred, say
+    def __init__(self, deferred: Deferred, say: Callable[[str], None], start_over: Callable[[], None]) -> None:
+        """``start_over`` has the steps of another order planned anew: they allocate alike, and plans go by that."""
+        self._deferred, self._say, self._start_over = deferred, say, start_over
         deferred.defers = False
         self._is_settled = False
         self._as_written_s = 0.0
@@ -68,6 +69,7 @@ class AutomaticOrder:
         else:
             self._as_written_s = step_s
             self._deferred.defers, self._seen = True, 0
+            self._start_over()
             self._in_a_row.clear()
             self._say("updates are deferred from here, to see whether steps are faster")
 
@@ -76,4 +78,6 @@ class AutomaticOrder:
         if self._deferred.defers:
             stays = "stay deferred" if deferred else "are made in the script's order again"
             self._say(f"updates {stays}: {why}")
+            if not deferred:
+                self._start_over()
         self._deferred.defers = deferred
