@@ -1,4 +1,9 @@
-"""Data-parallel training on the tests' device, as torchrun starts it: DistributedDataParallel, or FSDP2."""
+"""Data-parallel training on the tests' device, as torchrun starts it: DistributedDataParallel, or FSDP2.
+
+Gradients are not accumulated over several batches: FSDP2 then frees memory that another stream still reads, as a
+comment in its own code says of CUDA's allocator, which seldom gives that memory away at once. This device overwrites
+what is freed, so plain runs differ from each other there; with that left out they do not.
+"""
 
 import argparse
 from datetime import timedelta
