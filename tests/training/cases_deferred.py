@@ -4,13 +4,10 @@ A scenario is a function of a net, its optimizer and the number of the step, whi
 with the bits of a plain run. What looks between steps is in ``cases_looks``.
 """
 
-import ctypes
 import io
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,8 +16,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import ebbtide
-from ebbtide.update_order import automatic
-from ebbtide.update_order.deferred import Deferred
 from tests.training.cases_in_backward import (
     FUSED,
     WIDTH,
@@ -46,7 +41,7 @@ Make = Callable[[Any], Any]
 @contextmanager
 def session(policy: str = "demand", **named: Any) -> Iterator[ebbtide.Session]:
     with ebbtide.Session(
-        fast="50%", policy=policy, min_storage_bytes=4096, checksum=True, **{"optimizer": "deferred", **named}
+        policy=policy, min_storage_bytes=4096, checksum=True, **{"fast": "50%", "optimizer": "deferred", **named}
     ) as ours:
         yield ours
 
@@ -642,61 +637,3 @@ def of_objects(net: Any, optimizer: Any) -> Training:
     training = object.__new__(Training)
     training.net, training.optimizer = net, optimizer
     return training
-
-
-def looked_at_by_what_was_taken_before() -> None:
-    """A function that the script took while its own order held shows what is deferred later."""
-    automatic._LEAST_STALL, automatic._LEAST_GAIN, automatic._STEPS = -1.0, -1e9, 2
-    looks: list[list[bytes]] = []
-    for ours in (False, True):
-        with session(policy="ebbtide", wait_for_plan=True, optimizer="auto") if ours else nullcontext() as opened:
-            address, storage = Tensor.data_ptr, Tensor.untyped_storage
-
-            def step(net: Any, optimizer: Any, number: int, take: Any = (address, storage)) -> None:
-                plain_step(net, optimizer, number)
-                parameter = next(net.parameters())
-                for address in (take[0](parameter), take[1](parameter).data_ptr()):
-                    looks[-1].append(ctypes.string_at(address, parameter.nbytes))
-
-            looks.append([])
-            train(step, adamw, 40)
-            assert opened is None or opened.report().updates
-    assert looks[0] == looks[1]
-
-
-def other_threads_step(faster: bool) -> None:
-    """They train while updates become deferred, and while they are no more."""
-    automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
-    note = Deferred._defer
-
-    def slow(self: Deferred, optimizer: Any) -> Any:
-        noted = note(self, optimizer)
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.02)
-        return noted
-
-    def steps_of(training: Training) -> dict[str, bytes]:
-        for number in range(40):
-            plain_step(training.net, training.optimizer, number)
-        return training.bits()
-
-    Deferred._defer = slow  # type: ignore[method-assign]
-    plain = steps_of(Training(adamw))
-    with session(policy="ebbtide", wait_for_plan=True, optimizer="auto"), ThreadPoolExecutor(2) as pool:
-        first, *others = [Training(adamw) for _ in range(3)]
-        running = [pool.submit(steps_of, other) for other in others]
-        bits = [steps_of(first), *(each.result() for each in running)]
-    assert bits == [plain] * 3
-
-
-def automatically(faster: bool) -> tuple[ebbtide.RunReport, list[str]]:
-    """Deferred updates are tried in mid-training, and found ``faster`` or not: the report, and what was said."""
-    said: list[str] = []
-    automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
-    steps = 40
-    plain = train(plain_step, adamw, steps).bits()
-    with session(policy="ebbtide", wait_for_plan=True, optimizer="auto") as ours:
-        ours._engine._updates._say = said.append  # type: ignore[union-attr]
-        bits = train(plain_step, adamw, steps).bits()
-    assert bits == plain
-    return ours.report(), said

@@ -24,8 +24,9 @@ def test_after_a_batch_that_did_not_fit_training_goes_on_as_in_plain_pytorch(nam
 @pytest.mark.parametrize("name", ["skips", "looks_for_one", "skips_with_a_scaler", "accelerates"])
 def test_a_batch_that_the_machine_has_no_memory_for_is_refused_by_the_operator(name: str) -> None:
     """Rather than exceed the budget until the kernel ends the process."""
-    peak, there, report = child.run(CASE("on_a_full_machine"), name)
+    peak, there, evicted, report = child.run(CASE("on_a_full_machine"), name)
     assert peak <= there
+    assert evicted > 0
     assert report.bounded_as_asked
 
 

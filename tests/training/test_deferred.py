@@ -12,6 +12,7 @@ from tests.training.cases_in_backward import OPTIMIZERS
 
 QUIET = {"EBBTIDE_PROGRESS": "off"}
 CASE = "cases_deferred:{}".format
+AUTO = "cases_automatic_order:{}".format
 LOOK = "cases_looks:{}".format
 ODD = "cases_odd_updates:{}".format
 
@@ -63,7 +64,7 @@ def test_odd_scripts_end_with_the_same_bits(name: str) -> None:
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_what_is_tried_in_mid_training_ends_with_the_same_bits(faster: bool) -> None:
-    report, said = child.run(CASE("automatically"), faster, env=QUIET)
+    report, said = child.run(AUTO("automatically"), faster, env=QUIET)
     assert [text.split(":")[0] for text in said] == [
         "updates are deferred from here, to see whether steps are faster",
         f"updates {'stay deferred' if faster else 'are made in the script' + chr(39) + 's order again'}",
@@ -75,11 +76,11 @@ def test_what_is_tried_in_mid_training_ends_with_the_same_bits(faster: bool) -> 
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_threads_that_step_while_the_order_changes_lose_no_update(faster: bool) -> None:
-    child.run(CASE("other_threads_step"), faster, env=QUIET)
+    child.run(AUTO("other_threads_step"), faster, env=QUIET)
 
 
 def test_functions_taken_before_updates_are_deferred_show_them() -> None:
-    child.run(CASE("looked_at_by_what_was_taken_before"), env=QUIET)
+    child.run(AUTO("looked_at_by_what_was_taken_before"), env=QUIET)
 
 
 def test_an_update_has_room_where_the_scripts_stack_is_full() -> None:

@@ -1,0 +1,81 @@
+"""What test_deferred.py runs in child processes: updates that become deferred in mid-training, and perhaps no more."""
+
+import ctypes
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor
+
+import ebbtide
+from ebbtide.update_order import automatic
+from ebbtide.update_order.deferred import Deferred
+from tests.training.cases_deferred import session
+from tests.training.cases_in_backward import Training, adamw, plain_step, train
+
+
+def moved(opened: ebbtide.Session) -> int:
+    """Bytes that came back in the last half of the steps."""
+    return sum(step.fetched_bytes.total for step in opened.report().steps[-20:])
+
+
+def looked_at_by_what_was_taken_before() -> None:
+    """A function that the script took while its own order held shows what is deferred later."""
+    automatic._LEAST_STALL, automatic._LEAST_GAIN, automatic._STEPS = -1.0, -1e9, 2
+    looks: list[list[bytes]] = []
+    for ours in (False, True):
+        with session(policy="ebbtide", wait_for_plan=True, optimizer="auto") if ours else nullcontext() as opened:
+            address, storage = Tensor.data_ptr, Tensor.untyped_storage
+
+            def step(net: Any, optimizer: Any, number: int, take: Any = (address, storage)) -> None:
+                plain_step(net, optimizer, number)
+                parameter = next(net.parameters())
+                for address in (take[0](parameter), take[1](parameter).data_ptr()):
+                    looks[-1].append(ctypes.string_at(address, parameter.nbytes))
+
+            looks.append([])
+            train(step, adamw, 40)
+            assert opened is None or (opened.report().updates and moved(opened) > 0)
+    assert looks[0] == looks[1]
+
+
+def other_threads_step(faster: bool) -> None:
+    """They train while updates become deferred, and while they are no more."""
+    automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
+    note = Deferred._defer
+
+    def slow(self: Deferred, optimizer: Any) -> Any:
+        noted = note(self, optimizer)
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.02)
+        return noted
+
+    def steps_of(training: Training) -> dict[str, bytes]:
+        for number in range(40):
+            plain_step(training.net, training.optimizer, number)
+        return training.bits()
+
+    Deferred._defer = slow  # type: ignore[method-assign]
+    plain = steps_of(Training(adamw))
+    wishes = {"policy": "ebbtide", "wait_for_plan": True, "optimizer": "auto", "fast": "25%"}
+    with session(**wishes) as opened, ThreadPoolExecutor(2) as pool:
+        first, *others = [Training(adamw) for _ in range(3)]
+        running = [pool.submit(steps_of, other) for other in others]
+        bits = [steps_of(first), *(each.result() for each in running)]
+    assert bits == [plain] * 3
+    assert moved(opened) > 0
+
+
+def automatically(faster: bool) -> tuple[ebbtide.RunReport, list[str]]:
+    """Deferred updates are tried in mid-training, and found ``faster`` or not: the report, and what was said."""
+    said: list[str] = []
+    automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
+    steps = 40
+    plain = train(plain_step, adamw, steps).bits()
+    with session(policy="ebbtide", wait_for_plan=True, optimizer="auto") as ours:
+        ours._engine._updates._say = said.append  # type: ignore[union-attr]
+        bits = train(plain_step, adamw, steps).bits()
+    assert bits == plain
+    return ours.report(), said
