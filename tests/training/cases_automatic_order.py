@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -44,20 +43,24 @@ def looked_at_by_what_was_taken_before() -> None:
 def other_threads_step(faster: bool) -> None:
     """They train while updates become deferred, and while they are no more."""
     automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
-    note = Deferred._defer
+    note, settle, settled = Deferred._defer, automatic.AutomaticOrder._settle, threading.Event()
 
-    def slow(self: Deferred, optimizer: Any) -> Any:
-        noted = note(self, optimizer)
+    def late(self: Deferred, optimizer: Any) -> Any:
+        """Notes updates that were to be deferred once that has been judged."""
         if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.02)
-        return noted
+            settled.wait(30)
+        return note(self, optimizer)
+
+    def settles(self: automatic.AutomaticOrder, **judged: Any) -> None:
+        settle(self, **judged)
+        settled.set()
 
     def steps_of(training: Training) -> dict[str, bytes]:
         for number in range(40):
             plain_step(training.net, training.optimizer, number)
         return training.bits()
 
-    Deferred._defer = slow  # type: ignore[method-assign]
+    Deferred._defer, automatic.AutomaticOrder._settle = late, settles  # type: ignore[method-assign]
     plain = steps_of(Training(adamw))
     wishes = {"policy": "ebbtide", "wait_for_plan": True, "optimizer": "auto", "fast": "25%"}
     with session(**wishes) as opened, ThreadPoolExecutor(2) as pool:
