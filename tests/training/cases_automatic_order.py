@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -43,24 +44,6 @@ def looked_at_by_what_was_taken_before() -> None:
 def other_threads_step(faster: bool) -> None:
     """They train while updates become deferred, and while they are no more."""
     automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
-    note, settle, settled = Deferred._defer, automatic.AutomaticOrder._settle, threading.Event()
-
-    def late(self: Deferred, optimizer: Any) -> Any:
-        """Notes updates that were to be deferred once that has been judged."""
-        if threading.current_thread() is not threading.main_thread():
-            settled.wait(30)
-        return note(self, optimizer)
-
-    def settles(self: automatic.AutomaticOrder, **judged: Any) -> None:
-        settle(self, **judged)
-        settled.set()
-
-    def steps_of(training: Training) -> dict[str, bytes]:
-        for number in range(40):
-            plain_step(training.net, training.optimizer, number)
-        return training.bits()
-
-    Deferred._defer, automatic.AutomaticOrder._settle = late, settles  # type: ignore[method-assign]
     plain = steps_of(Training(adamw))
     wishes = {"policy": "ebbtide", "wait_for_plan": True, "optimizer": "auto", "fast": "25%"}
     with session(**wishes) as opened, ThreadPoolExecutor(2) as pool:
@@ -68,6 +51,35 @@ def other_threads_step(faster: bool) -> None:
         running = [pool.submit(steps_of, other) for other in others]
         bits = [steps_of(first), *(each.result() for each in running)]
     assert bits == [plain] * 3
+    assert moved(opened) > 0
+
+
+def steps_of(training: Training) -> dict[str, bytes]:
+    for number in range(40):
+        plain_step(training.net, training.optimizer, number)
+    return training.bits()
+
+
+def a_thread_notes_while_the_session_ends() -> None:
+    """What it notes is carried out with the rest."""
+    note, is_noting = Deferred._defer, threading.Event()
+
+    def late(self: Deferred, optimizer: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            is_noting.set()
+            while not self._has_ended:
+                time.sleep(0.001)
+        return note(self, optimizer)
+
+    plain = train(plain_step, adamw, 6).bits()
+    with ThreadPoolExecutor(1) as pool:
+        with session() as opened:
+            first, second = train(plain_step, adamw, 6), train(plain_step, adamw, 5)
+            Deferred._defer = late  # type: ignore[method-assign]
+            running = pool.submit(plain_step, second.net, second.optimizer, 5)
+            assert is_noting.wait(60)
+        running.result()
+    assert [first.bits(), second.bits()] == [plain] * 2
     assert moved(opened) > 0
 
 

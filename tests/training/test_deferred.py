@@ -79,6 +79,10 @@ def test_threads_that_step_while_the_order_changes_lose_no_update(faster: bool) 
     child.run(AUTO("other_threads_step"), faster, env=QUIET)
 
 
+def test_what_a_thread_notes_while_the_session_ends_is_carried_out() -> None:
+    child.run(AUTO("a_thread_notes_while_the_session_ends"), env=QUIET)
+
+
 def test_functions_taken_before_updates_are_deferred_show_them() -> None:
     child.run(AUTO("looked_at_by_what_was_taken_before"), env=QUIET)
 
