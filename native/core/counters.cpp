@@ -37,8 +37,6 @@ Counters Arena::count() const {
   c.tables_filled = blocks_.is_filled();
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
-    if (b.state == State::Clean) c.clean += b.paged_bytes;
-    if (b.state == State::Dirty || b.state == State::Writing) c.dirty += b.paged_bytes;
     auto kind = static_cast<std::size_t>(b.kind);
     if (b.is_fast()) c.resident_kinds[kind] += b.paged_bytes;
     c.evicted[kind] += b.evicted;

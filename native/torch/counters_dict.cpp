@@ -10,8 +10,6 @@ py::dict as_dict(const Counters& c) {
   py::dict d;
   d["live_bytes"] = c.live;
   d["resident_bytes"] = c.resident;
-  d["clean_bytes"] = c.clean;
-  d["dirty_bytes"] = c.dirty;
   d["reserved_bytes"] = c.reserved;
   d["arena_limit_bytes"] = c.arena_limit;
   d["process_limit_bytes"] = c.process_limit;
@@ -40,12 +38,10 @@ py::dict as_dict(const Counters& c) {
   d["fetching_ns"] = c.copy_ns[0];
   d["evicting_ns"] = c.copy_ns[1];
   d["faults"] = c.faults;
-  d["cancelled"] = c.cancelled;
   d["made_anew_bytes"] = c.made_anew;
   d["made_anew_ns"] = c.made_anew_ns;
   d["ingredient_bytes"] = c.ingredients;
   d["looked_at"] = c.looked_at;
-  d["memory_areas"] = c.areas;
   d["largest_operator_bytes"] = c.largest_operator_bytes;
   d["largest_operator_used"] = c.largest_operator_used;
   d["largest_operand_bytes"] = c.largest_operand;

@@ -417,8 +417,6 @@ Counters DeviceMemory::count() const {
   for (BlockId id : blocks_.live()) {
     const Block& b = blocks_[id];
     if (!b.is_absent()) c.resident_kinds[static_cast<std::size_t>(b.kind)] += b.paged_bytes;
-    if (b.state == State::Clean) c.clean += b.paged_bytes;
-    if (b.state == State::Dirty) c.dirty += b.paged_bytes;
   }
   return c;
 }

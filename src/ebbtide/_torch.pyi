@@ -28,8 +28,6 @@ class Counters(TypedDict):
     # levels, now
     live_bytes: int  # requested bytes of all managed storages, resident or not
     resident_bytes: int  # page-rounded, under live storages
-    clean_bytes: int  # part of resident whose copy on a slower tier is valid
-    dirty_bytes: int  # part of resident without such a copy
     reserved_bytes: int  # pages of the arena: resident + pages kept by freed blocks and by the pool
     arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
     process_limit_bytes: int  # the process's bound (0 = none)
@@ -62,12 +60,10 @@ class Counters(TypedDict):
     fetching_ns: int  # time of all threads in reads of the spill file
     evicting_ns: int  # and in writes
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
-    cancelled: int  # evictions cancelled by a write
     made_anew_bytes: int  # of storages that operators made once more
     made_anew_ns: int  # that this took, without stalls
     ingredient_bytes: int  # of storages that were made once more only for others to be made of them
     looked_at: int  # storages looked at in search of victims
-    memory_areas: int  # of the arena now, at most: a level
     # what an operator needs at once
     largest_operator_bytes: int  # most page-rounded operand bytes of one operator (inputs, outputs, scratch)
     largest_operator_used: int  # of those, what its operands use: they may be slices of large storages

@@ -21,7 +21,7 @@ OVER_NATIVE = [
     "ebbtide.capture.lines",
     "ebbtide.capture.optimizer_hooks",
     *(f"ebbtide.budget.{name}" for name in ("budget_in_force", "limits")),
-    *(f"ebbtide.runtime.{name}" for name in ("adopt", "engine", "faults", "start_arena")),
+    *(f"ebbtide.runtime.{name}" for name in ("adopt", "arena_engine", "engine", "faults", "start_arena")),
 ]
 NOTHING = (0, 0, 0, 0, 0)
 
@@ -42,12 +42,12 @@ class FakeNative(ModuleType):
         self.at_step_end: Callable[[], None] = lambda: None
         self.level: dict[str, Any] = dict.fromkeys(
             (  # noqa: SIM905 (a list of words)
-                "live_bytes resident_bytes clean_bytes dirty_bytes reserved_bytes arena_limit_bytes "
+                "live_bytes resident_bytes reserved_bytes arena_limit_bytes "
                 "process_limit_bytes unmanaged_bytes "
                 "slower_memory_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
-                "faults cancelled made_anew_bytes made_anew_ns ingredient_bytes looked_at memory_areas stuck_at_bytes "
+                "faults made_anew_bytes made_anew_ns ingredient_bytes looked_at stuck_at_bytes "
                 "largest_operator_bytes largest_operator_used largest_operand_bytes refused"
             ).split(),
             0,

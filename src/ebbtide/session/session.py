@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import torch
 
     from ebbtide.planning.planning import Planning, Wanted
-    from ebbtide.runtime.device_engine import DeviceEngine
     from ebbtide.runtime.engine import Engine
 
 
@@ -74,7 +73,7 @@ class Session(Driven):
         self._settings = _with_own_files(chosen, self._place)
         self._report_path = _own_path(Path(chosen.report).absolute(), self._place) if chosen.report else None
         self._unwritten = ""  # that the report could not be written, and why
-        self._engine: Engine | DeviceEngine | None = None
+        self._engine: Engine | None = None
         self._progress: Progress | None = None
         self._follower: Follower | None = None
         self._kept: KeptReport | None = None
@@ -193,18 +192,13 @@ class Session(Driven):
             self._warn(bounds.warning)
         spill = choose_spill_directories(self._settings.spill)
         require_native()
-        from ebbtide.runtime.engine import Engine
+        from ebbtide.runtime.arena_engine import ArenaEngine
         from ebbtide.runtime.start_arena import Run
 
         planning = self._planning(spill)
         run = Run(self._settings, bounds, spill, decider_policy(self._settings.policy))
-        engine = Engine(run, planning, self._ranks, say=self._say, warn=self._warn)
-        try:
-            engine.start()
-        except BaseException:
-            engine.stop()
-            raise
-        self._driver = self._engine = engine
+        engine = ArenaEngine(run, planning, self._ranks, say=self._say, warn=self._warn)
+        self._begin_with(engine)
         for tier in self._settings.tiers:
             if said := same_memory(tier.node):
                 self._warn(said)
@@ -246,17 +240,19 @@ class Session(Driven):
             )
             plan = Files.of(chosen).plan
             planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
-        engine = device_engine.DeviceEngine(run, planning, say=self._say, warn=self._warn)
+        self._begin_with(device_engine.DeviceEngine(run, planning, say=self._say, warn=self._warn))
+        below = f", and then to {', '.join(map(str, spill))}" if spill else ""
+        self._say(f"tensors that leave {device} go to at most {format_bytes(host_bytes)} of pinned host memory{below}")
+        self._progress.start()
+        self._keep_report()
+
+    def _begin_with(self, engine: "Engine") -> None:
         try:
             engine.start()
         except BaseException:
             engine.stop()
             raise
         self._driver = self._engine = engine
-        below = f", and then to {', '.join(map(str, spill))}" if spill else ""
-        self._say(f"tensors that leave {device} go to at most {format_bytes(host_bytes)} of pinned host memory{below}")
-        self._progress.start()
-        self._keep_report()
 
     def _budget(self) -> Budget | None:
         """Return this rank's budget."""
