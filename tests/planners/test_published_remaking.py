@@ -1,5 +1,6 @@
 """The published planners that make contents anew: what they remake, and their promises on random steps."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -11,17 +12,19 @@ from hypothesis import strategies as st
 from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import PlanStatus
-from ebbtide.ir.remakes import remade, remakes_of
+from ebbtide.ir.remakes import Chosen, remade, remakes_of, split, together
 from ebbtide.ir.trace import Phase, Storage, StorageKind, Tick, Trace
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import page_size_of
+from ebbtide.planners.published.checkmate import checkmate
 from ebbtide.simulator import simulate_plan
 from ebbtide.units import MIB
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
 from tests.helpers.make_steps import R, W, budget_at, disk, network
 
-REMAKING = ("capuchin", "chen")
+REMAKING = ("capuchin", "checkmate", "chen")
 NO_SLOW_TIER = replace(disk(), tiers=disk().tiers[:1], links=())
 
 
@@ -70,6 +73,45 @@ def test_what_exceeds_the_budget_then_is_moved() -> None:
     made = plan("chen", trace, machine, 5 * MIB)
     assert len(remade(made.stays, trace)) == 10
     assert {stay.tier for stay in made.stays} == {"dram", "file"}
+
+
+def ways_of(trace: Trace) -> Iterator[Chosen]:
+    """All remakes that are possible together, at any of their ticks."""
+    remakes = remakes_of(trace)
+    pairs = zip(remakes.gone.tolist(), remakes.until.tolist(), strict=True)
+    ticks = [[None, *range(gone + 1, until), until] for gone, until in pairs]
+    for each in product(*ticks):
+        chosen = tuple((row, tick) for row, tick in enumerate(each) if tick is not None)
+        if together(remakes.chosen(chosen)):
+            yield chosen
+
+
+def test_checkmate_finds_the_least_that_runs_again_in_each_budget() -> None:
+    trace = chain(5)
+    best = dict[int, int]()
+    for way in ways_of(trace):
+        made = split(trace, way).trace
+        level = peak(live_bytes(made)) // MIB
+        best[level] = min(made.step_ns, best.get(level, made.step_ns))
+    assert min(best) == 3
+    for budget in range(3, 6):
+        least = min(step_ns for level, step_ns in best.items() if level <= budget)
+        assert plan("checkmate", trace, NO_SLOW_TIER, budget * MIB).predicted_ns == least
+    with pytest.raises(InfeasibleBudgetError):
+        plan("checkmate", trace, NO_SLOW_TIER, 3 * MIB - 1)
+
+
+def test_checkmate_computes_no_more_than_chen_where_both_only_make_anew() -> None:
+    trace = chain(16)
+    spent = {name: plan(name, trace, NO_SLOW_TIER, 8 * MIB).predicted_ns for name in ("checkmate", "chen")}
+    assert trace.step_ns < spent["checkmate"] <= spent["chen"]
+
+
+def test_checkmate_out_of_time_keeps_the_budget_all_the_same() -> None:
+    trace = chain(16)
+    made = checkmate(trace, disk(), 8 * MIB, time_limit_s=0.0)
+    assert made.status is PlanStatus.STOPPED
+    assert check_plan(made, trace, disk().with_budget(8 * MIB), page_size_of(disk())) == ()
 
 
 @pytest.mark.parametrize("name", REMAKING)

@@ -22,7 +22,7 @@ from ebbtide.report import page_data
 from ebbtide.report.page import render_page
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, LINK, MS, PATIENCE_MS, SCRIPT, column, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, LINK, MS, PATIENCE_MS, SCRIPT, column, step, subject
 from tests.ir.test_report_format import REPORT
 
 Show = Callable[..., Any]
@@ -70,7 +70,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": replace(subject(), run=replace(REPORT, arena_budget_bytes=30 * MIB)),
         "random": Subject(trace_of(150), route=route, machine="made up"),
         "large": Subject(trace_of(20_000), route=None),
-        "no accesses": Subject(snapshot()),
         "spike": Subject(spike()),
         "numbered": Subject(numbered()),
     }
@@ -542,17 +541,6 @@ def test_each_stall_says_what_it_waited_for(show: Show) -> None:
     assert "plan's budget 29.0 MiB" in page.locator("#timelines .annotation-text").all_text_contents()
 
 
-def test_what_was_not_recorded_is_not_shown_as_nothing(show: Show) -> None:
-    page = show("no accesses")
-    assert "not available" in page.locator("#distribution").inner_text()
-    assert not page.locator("#swap").is_visible()
-    assert not page.locator("#timelines").is_visible()
-    assert "when it lies idle, is not known" in page.locator("#memory > p").inner_text()
-    for claim in ("Without marks it lies idle", "What the line does not reach", "in use"):
-        assert claim not in page.locator("main").inner_text()
-    assert drawn(page)["bars"] == 5
-
-
 @pytest.mark.alike
 @pytest.mark.parametrize("width", [400, 800, 1400])
 def test_budgets_are_named_above_what_they_bound(show: Show, width: int) -> None:
@@ -622,7 +610,7 @@ def test_no_name_of_the_scripts_is_global(show: Show) -> None:
     scripts = (Path(page_module.__file__).parent / "page").glob("*/*.js")
     declared = r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)"
     names = {name for script in scripts for name in re.findall(declared, script.read_text(), re.MULTILINE)}
-    assert {"addSection", "Chart", "SERIES", "main"} < names
+    assert {"addSection", "Chart", "VERDICTS", "main"} < names
     kinds = """(names) => {
         const empty = document.body.appendChild(document.createElement("iframe")).contentWindow;
         return names.filter((name) => (0, eval)(`typeof ${name}`) !== empty.eval(`typeof ${name}`));

@@ -19,6 +19,7 @@ from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.published.ati_outliers import ati_outliers
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.published.capuchin import capuchin
+from ebbtide.planners.published.checkmate import checkmate
 from ebbtide.planners.published.chen import chen
 from ebbtide.planners.published.g10 import g10
 from ebbtide.planners.published.sentinel import sentinel
@@ -44,6 +45,7 @@ BUILT_IN: Mapping[str, Planner] = {
     "autotm-static": autotm_static,
     "autotm-sync": autotm_sync,
     "capuchin": capuchin,
+    "checkmate": checkmate,
     "chen": chen,
     "ebbtide": ebbtide,
     "g10": g10,

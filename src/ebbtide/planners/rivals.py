@@ -18,6 +18,7 @@ from ebbtide.planners.base import Planner
 from ebbtide.planners.published.ati_outliers import ati_outliers
 from ebbtide.planners.published.autotm import TIME_LIMIT_S, autotm_async, autotm_static, autotm_sync
 from ebbtide.planners.published.capuchin import capuchin
+from ebbtide.planners.published.checkmate import checkmate
 from ebbtide.planners.published.chen import chen
 from ebbtide.planners.published.g10 import g10
 from ebbtide.planners.published.sentinel import sentinel
@@ -54,8 +55,15 @@ def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: 
 
 def remaking_rivals(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
     """Yield in the same way the plans of those that make contents anew, where something can be."""
-    if len(remakes_of(trace)) and (uses_in_place(machine) or _work(trace) <= _QUICKEST_WORK):
-        yield from _plans_of(_REMAKING, trace, machine, budget_bytes, deadline_ns)
+    work, in_place = _work(trace), uses_in_place(machine)
+    if not len(remakes_of(trace)):
+        return
+    planners: list[Planner] = []
+    if in_place or work <= _QUICKEST_WORK:
+        planners += _REMAKING
+    if in_place or work <= _SOLVER_WORK:
+        planners.append(partial(_solver, checkmate, deadline_ns))
+    yield from _plans_of(planners, trace, machine, budget_bytes, deadline_ns)
 
 
 def _work(trace: Trace) -> int:

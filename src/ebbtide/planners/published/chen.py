@@ -22,12 +22,8 @@ from ebbtide.ir.plan import Plan
 from ebbtide.ir.remakes import Chosen, Remakes, remakes_of, split
 from ebbtide.ir.trace import Phase, Trace
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.published.pressure import Pressure
-from ebbtide.planners.search.make_plan import make_plan
-from ebbtide.planners.search.slow_tiers import reachable_tiers
-from ebbtide.units import KIB
+from ebbtide.planners.published.pressure import SMALLEST_REMADE, with_moves
 
-_SMALLEST = 64 * KIB
 _AROUND = (0.5**0.5, 0.5**0.25, 1.0, 2**0.25, 2**0.5)
 """The paper looks for B within a square root of two of the first."""
 
@@ -43,12 +39,7 @@ def chen(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if peak(live_bytes(trace, pages)) > budget_bytes:
         ways = [made, *(split(trace, chosen) for chosen in _ways(trace))]
         made = min(ways, key=lambda way: peak(live_bytes(way.trace, pages)))
-    pressure = Pressure(made.trace, machine)
-    if not reachable_tiers(machine):
-        pressure.evictable = np.zeros(len(pressure.idle), dtype=bool)
-    pressure.require(budget_bytes)
-    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
-    return make_plan("chen", trace, machine, budget_bytes, pressure.stays(), began, made=made)
+    return with_moves("chen", made, trace, machine, budget_bytes, began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ def _saved(trace: Trace, remakes: Remakes) -> list[_Saved]:
     for row in np.flatnonzero(across)[np.argsort(remakes.operator[across], kind="stable")].tolist():
         rows = pieces[row]
         numbers = remakes.storage[list(rows)]
-        if (size := int(nbytes[numbers].sum())) >= _SMALLEST:
+        if (size := int(nbytes[numbers].sum())) >= SMALLEST_REMADE:
             found.setdefault(int(numbers[0]), _Saved(rows, int(remakes.gone[row]), int(remakes.until[row]), size))
     return list(found.values())
 

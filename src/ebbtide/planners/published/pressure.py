@@ -13,17 +13,22 @@ from ebbtide.errors import PlanError
 from ebbtide.ir.base import Flags, Floats
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels, live_bytes
-from ebbtide.ir.plan import Stay
+from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
-from ebbtide.planners.search.make_plan import require_levels
-from ebbtide.planners.search.slow_tiers import assign_tiers, homeless_tier
+from ebbtide.planners.search.make_plan import make_plan, require_levels
+from ebbtide.planners.search.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
 from ebbtide.planners.search.timing import Clock, Move, stays_of, still_stays
+from ebbtide.units import KIB
 
 _STRIDES = 128
 """A fetch that waits does so by this part of a step at a time, or by one tick in shorter steps."""
+
+SMALLEST_REMADE = 64 * KIB
+"""The smallest storage that methods without moves make anew: for less, whole operators would run."""
 
 
 class Pressure:
@@ -131,3 +136,18 @@ class Pressure:
         """Return the plan's stays."""
         still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
         return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)
+
+
+def with_moves(
+    name: str, made: Split, trace: Trace, machine: Machine, budget_bytes: int, began_ns: int, out_of_time: bool = False
+) -> Plan:
+    """Make the plan of a method that moves nothing: LRU moves what of the split step ``made`` exceeds the budget.
+
+    Raises InfeasibleBudgetError if the budget is too small even with all away that may leave.
+    """
+    pressure = Pressure(made.trace, machine)
+    if not reachable_tiers(machine):
+        pressure.evictable = np.zeros(len(pressure.idle), dtype=bool)
+    pressure.require(budget_bytes)
+    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
+    return make_plan(name, trace, machine, budget_bytes, pressure.stays(), began_ns, out_of_time, made=made)
