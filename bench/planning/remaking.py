@@ -19,7 +19,7 @@ from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.remakes import remade, remakes_of, without_remakes
+from ebbtide.ir.remakes import made_anew, without_remakes
 from ebbtide.ir.trace import Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import page_size_of
@@ -44,8 +44,7 @@ def row(name: str, trace: Trace, on: Machine, share: float) -> list[str]:
     for step in (without_remakes(trace), trace):
         began = time.process_time()
         made.append((plan("ebbtide", step, on, budget), time.process_time() - began))
-    remakes = remakes_of(trace).chosen(remade(made[1][0].stays, trace))
-    nbytes, spent_ns = int(trace.storages.nbytes[remakes.storage].sum()), int(remakes.time_ns.sum())
+    nbytes, spent_ns = made_anew(made[1][0], trace)
     figures = [f"{found / trace.step_ns:.2f}" for one, _ in made for found in (one.predicted_ns, one.lower_bound_ns)]
     took = " and ".join(f"{spent_s:.1f}" for _, spent_s in made)
     return [name, f"{share:.0%}", *figures, f"{nbytes / MIB:.0f} MiB", f"{spent_ns / trace.step_ns:.1%}", took]

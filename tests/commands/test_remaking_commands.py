@@ -1,5 +1,6 @@
 """What commands say of a plan that makes contents anew."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 from ebbtide.cli import cli
 from ebbtide.ir.files import load, save
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.remakes import remade, remakes_of
+from ebbtide.ir.remakes import made_anew, remade, remakes_of
 from ebbtide.ir.trace import Trace
 from ebbtide.report.plan_data import away_data
 from ebbtide.report.subject import Subject
@@ -57,6 +58,18 @@ def test_each_says_what_is_made_anew_and_what_that_takes(files: Path) -> None:
     number = remakes_of(trace).chosen(remade(made.stays, trace)).storage[0]
     one = " ".join(said("explain", step, "--storage", number, "--plan", files / "made.plan").split())
     assert re.search(r"leaves at .+, without a copy; made anew at .+ by op\d+: 200 us", one)
+
+
+def test_programs_are_told_how_much_that_is(files: Path) -> None:
+    step, on = files / "step.trace", ("--machine", files / "disk.toml", "--fast", "40%")
+    planned = json.loads(said("plan", step, *on, "-o", files / "made.plan", "--json"))
+    found = {name: planned[name] for name in ("made_anew_bytes", "made_anew_ns")}
+    assert (found["made_anew_bytes"], found["made_anew_ns"]) == made_anew(
+        load(files / "made.plan", Plan), load(step, Trace)
+    )
+    assert found["made_anew_bytes"] > 0
+    for row in json.loads(said("compare", step, *on, "--policy", "ebbtide,lru", "--json")):
+        assert {name: row[name] for name in found} == (found if row["policy"] == "ebbtide" else dict.fromkeys(found, 0))
 
 
 def test_the_page_shows_it_as_away(files: Path) -> None:

@@ -10,7 +10,7 @@ from ebbtide.analysis.texts import Names, place, time_text
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import arena_pages, live_bytes, occupancy, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
-from ebbtide.ir.remakes import remade, remakes_of, split_plan
+from ebbtide.ir.remakes import made_anew, remade, remakes_of, split_plan
 from ebbtide.ir.trace import Trace, idle_intervals
 from ebbtide.units import format_bytes
 
@@ -35,10 +35,9 @@ class Gap:
 
 def remaking_text(plan: Plan, trace: Trace) -> str:
     """Say how many bytes a plan makes anew in a step, and what that takes; "" if it moves everything."""
-    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
-    if not len(remakes):
+    nbytes, spent_ns = made_anew(plan, trace)
+    if not nbytes:
         return ""
-    nbytes, spent_ns = int(trace.storages.nbytes[remakes.storage].sum()), int(remakes.time_ns.sum())
     share = 100 * spent_ns / max(trace.step_ns, 1)
     return f"{format_bytes(nbytes)} are made anew in a step, in {time_text(spent_ns)}: {share:.1f} % of its compute"
 

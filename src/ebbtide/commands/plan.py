@@ -84,6 +84,9 @@ def plan(
 
 def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
     """Return the same figures for programs. The plan itself is the file that -o writes."""
+    from ebbtide.ir.remakes import made_anew
+
+    made_anew_bytes, made_anew_ns = made_anew(made, inputs.trace)
     return {
         "planner": made.planner,
         "machine": inputs.machine.name,
@@ -95,6 +98,8 @@ def figures_of(made: "Plan", inputs: Inputs) -> dict[str, Any]:
         "predicted_ns": made.predicted_ns,
         "lower_bound_ns": made.lower_bound_ns,
         "gap": made.gap,
+        "made_anew_bytes": made_anew_bytes,
+        "made_anew_ns": made_anew_ns,
         "planned_in_ns": made.plan_ns,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ebbtide.ir.machine import Machine
+from ebbtide.ir.remakes import made_anew
 from ebbtide.ir.trace import Trace
 from ebbtide.pipeline.trials import Trial
 from ebbtide.simulator import is_modelled
@@ -31,6 +32,7 @@ def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:
     if row.outcome is None or row.costs is None:
         return {**head, "why_not": row.why_not}
     outcome, costs = row.outcome, row.costs
+    made_anew_bytes, made_anew_ns = (0, 0) if row.planned is None else made_anew(row.planned, trace)
     return {
         **head,
         "step_ns": outcome.step_ns,
@@ -44,6 +46,8 @@ def as_json(row: Trial, trace: Trace, machine: Machine) -> dict[str, Any]:
         "demand_fetches": outcome.demand_fetches,
         "demand_fetch_bytes": outcome.demand_bytes,
         "rescues": outcome.rescues,
+        "made_anew_bytes": made_anew_bytes,
+        "made_anew_ns": made_anew_ns,
         "tiers": {
             name: {
                 "mean_bytes": use.mean_bytes,

@@ -286,6 +286,12 @@ def remade(stays: Iterable[Stay], trace: Trace) -> Chosen:
     return tuple(found)
 
 
+def made_anew(plan: Plan, trace: Trace) -> tuple[int, int]:
+    """Return the bytes that a plan makes anew in a step, and the ns of compute that this takes."""
+    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
+    return int(trace.storages.nbytes[remakes.storage].sum()), int(remakes.time_ns.sum())
+
+
 def split_plan(plan: Plan, trace: Trace) -> tuple[Plan, Trace, Ints]:
     """Return a plan and its step without remakes ([Note: split]), and which storage each was. Mostly they are the same.
 
