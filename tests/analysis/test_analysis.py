@@ -343,7 +343,6 @@ def test_a_large_trace_is_analysed_whole() -> None:
     n_ticks, n_storages, n_uses = len(trace.ticks), len(trace.storages), 10
     assert len(trace.accesses) == 200_000
     analysis = analyze(trace, assumed_route(10**10))
-    assert analysis.waiting is not None
     assert analysis.swapping is not None
     # Every use is followed by another but the last of those that die.
     n_intervals = n_storages * n_uses - n_storages * 3 // 4

@@ -160,22 +160,6 @@ def test_lines_are_told_where_they_were_recorded(files: Path) -> None:
     assert "1.00 KiB, made at net.py:8 Net.forward" in text
 
 
-def test_a_trace_without_accesses_says_what_is_not_available(files: Path) -> None:
-    step = replace(by_hand(), accesses=Accesses(*np.zeros((3, 0), dtype=np.int64)), accesses_known=False)
-    save(step, files / "allocations.trace")
-    page = said("analyze", files / "allocations.trace", "--machine", files / "machine.toml")
-    assert "Peak: 2.06 KiB" in page
-    assert page.count("not available") == 2
-    found = json.loads(said("analyze", files / "allocations.trace", "--json"))
-    assert (found["waiting"], found["swapping"], found["peak"]["nbytes"]) == (None, None, 2112)
-    assert found["budgets"] is None
-    assert (found["memory"]["used"], found["memory"]["idle"]) == (None, None)
-    text = said("explain", files / "allocations.trace", "--storage", OUT_A)
-    assert "its uses were not recorded" in text
-    assert "there at the step's peak" in text
-    assert "idle" not in text + said("explain", files / "allocations.trace", "--at-peak")
-
-
 def test_a_published_trace_brings_its_machine(tmp_path: Path) -> None:
     kernels = [
         {

@@ -426,11 +426,3 @@ def test_a_plan_alone_asks_for_all_that_its_page_takes(tmp_path: Path) -> None:
     assert "step.plan holds a plan: name its step's trace, too, and say with -o report.html" in alone.stderr
     both = run("report", "step.plan", "step.trace", cwd=tmp_path)
     assert "step.plan holds a plan: say with -o report.html" in both.stderr
-
-
-def test_a_script_is_no_snapshot(tmp_path: Path) -> None:
-    train = script(tmp_path, "import os\nprint('it ran')\n")
-    Path(train).write_text(Path(train).read_text().lstrip())
-    done = run("import", train, "-o", str(tmp_path / "x.trace"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{train}: no memory snapshot: it is not a pickle, or a damaged one" in done.stderr

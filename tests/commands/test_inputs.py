@@ -1,7 +1,6 @@
 """What commands on traces read: both formats, the machine and its changes, the budget, and errors that help."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,7 +13,6 @@ from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.trace import Accesses
 from ebbtide.pipeline import reading
 from ebbtide.units import GIB, MIB, format_bytes
 from tests.helpers.make_steps import disk, network
@@ -163,18 +161,6 @@ def test_the_options_together_make_a_command(own: Path, machine_file: Path) -> N
     assert "does not exist" in done.output
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "sweep"])
-def test_a_step_whose_uses_are_not_known_is_not_planned(command: str, machine_file: Path, tmp_path: Path) -> None:
-    """All was taken to lie idle for ever, and a factor of 3.797 was made up from that."""
-    path = tmp_path / "snapshot.trace"
-    save(replace(network(), accesses=Accesses((), (), ()), accesses_known=False), path)
-    done = CliRunner().invoke(cli, [command, str(path), "--machine", str(machine_file)])
-    assert isinstance(done.exception, FileFormatError)
-    assert "snapshot.trace holds allocations only, as a CUDA memory snapshot does" in str(done.exception)
-    assert done.exception.exit_code == 2
-    assert CliRunner().invoke(cli, ["analyze", str(path)]).exit_code == 0
-
-
 @pytest.mark.parametrize("command", ["analyze", "plan"])
 def test_a_report_in_place_of_a_trace_says_what_it_is(command: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
@@ -208,7 +194,6 @@ def invoked(*words: object) -> tuple[int, str]:
     [
         ("page", ("report", "-o")),
         ("Perfetto trace", ("report", "--perfetto")),
-        ("page", ("sweep", "-o")),
         ("plan", ("plan", "-o")),
         ("timeline", ("simulate", "--save-timeline")),
     ],

@@ -38,11 +38,6 @@ def step() -> Trace:
     return Trace(f"step {SCRIPT}", Origin.ASSUMED, Ticks.from_rows(ticks), Storages.from_rows(storages), uses)
 
 
-def snapshot() -> Trace:
-    """The same step where only allocations were seen."""
-    return Trace("snapshot", Origin.MEASURED, step().ticks, step().storages, Accesses((), (), ()), accesses_known=False)
-
-
 def plan() -> Plan:
     """The activation leaves at tick 3 and is back at tick 7."""
     stays = (

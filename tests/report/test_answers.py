@@ -23,7 +23,7 @@ from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, MS, SCRIPT, plan, snapshot, step, subject, timeline
+from tests.helpers.make_page import IMAGE, MS, SCRIPT, plan, step, subject, timeline
 from tests.helpers.make_steps import disk, network
 from tests.ir.test_report_format import REPORT
 
@@ -232,8 +232,3 @@ def test_the_answers_are_seen(open_page: Callable[..., Any], width: int, scheme:
     assert any("activation" in text for text in shown)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("window.harm") is None
-
-
-def test_without_accesses_no_budget_is_tried(open_page: Callable[..., Any]) -> None:
-    page = open_page(render_page(Subject(snapshot())))
-    assert "was not recorded" in page.locator("#leave").inner_text()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ebbtide.analysis.memory import peak_of
@@ -14,7 +15,7 @@ from ebbtide.report.page import render_page
 from ebbtide.report.page_data import page_data
 from ebbtide.report.subject import Subject
 from ebbtide.units import MIB
-from tests.helpers.make_page import IMAGE, LINK, column, snapshot, step, subject
+from tests.helpers.make_page import IMAGE, LINK, column, step, subject
 
 Show = Callable[..., Any]
 
@@ -96,12 +97,13 @@ def test_where_no_line_was_recorded_there_is_one_sentence_and_no_empty_column(sh
     assert page.get_by_label("Module contains").count() == 1
 
 
-def test_a_snapshot_whose_modules_are_unknown_is_shown_by_line(show: Show) -> None:
-    rows = tuple(replace(row, module="") for row in with_lines(snapshot()).storages)
-    page = show(Subject(replace(snapshot(), storages=Storages.from_rows(rows))))
+def test_a_step_whose_modules_are_unknown_is_shown_by_line(show: Show) -> None:
+    ticks = replace(step().ticks, module=np.full(len(step().ticks), "", dtype=object))
+    rows = tuple(replace(row, module="") for row in with_lines(step()).storages)
+    page = show(Subject(replace(step(), ticks=ticks, storages=Storages.from_rows(rows))))
     assert page.get_by_label("by line of the program").is_checked()
     assert page.locator("#tree .slicetext", has_text="train.py").count()
-    assert page.locator("#memory .legendtext").count() == 4  # no kind that there is nothing of
+    assert page.locator("#memory .legendtext").count() == 5  # four kinds, and what is in use
 
 
 def test_the_address_names_the_storage_that_is_shown(show: Show) -> None:

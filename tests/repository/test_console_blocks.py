@@ -33,7 +33,6 @@ GUIDE = re.findall(r"^\| [^|]+ \| `(ebbtide [^`]+)`", (ROOT / "docs" / "guide.md
 NOT_HERE = {  # of the guide's: why
     "ebbtide run --fast 8GiB train.py ARGS...": "stands for a script's own arguments",
     "ebbtide run --fast 8GiB -m package.module": "stands for a module",
-    "ebbtide import snapshot.pickle -o step.trace": "needs a snapshot of a GPU; test_snapshot.py makes some",
     "ebbtide probe -o machine.toml": "stands in a console block, too",
 }
 

@@ -200,7 +200,6 @@ SLOW = ("torch", "numpy", "rich", "transformers", "asyncio", "ebbtide.runtime")
         "from ebbtide.cli import cli; cli(['run', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['probe', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['trace', '--help'], standalone_mode=False)",
-        "from ebbtide.cli import cli; cli(['import', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['plan', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['verify', '--help'], standalone_mode=False)",
         "from ebbtide.cli import cli; cli(['doctor', '--help'], standalone_mode=False)",

@@ -41,11 +41,6 @@ def columns_of(trace: Trace) -> Columns:
     return Columns(rows.nbytes, room, rows.birth, rows.death, rows.persistent, rows.scratch, rows.kind, first, last)
 
 
-def has_accesses(trace: Trace) -> bool:
-    """Say whether it is known when storages are used. A CUDA memory snapshot, for one, holds only allocations."""
-    return len(trace.accesses) > 0
-
-
 def has_lines(trace: Trace) -> bool:
     """Say whether the program's line that made a storage is known for any."""
     return any(trace.storages.line.tolist())
@@ -79,7 +74,7 @@ def modules_of(trace: Trace) -> list[str]:
 def common_root(modules: list[str]) -> str:
     """Return the prefix that all names share, in whole parts and with a dot at the end: "GPT2LMHeadModel.".
 
-    The prefix is "" if they share none. It is also "" if they are places in a program, as in a memory snapshot.
+    The prefix is "" if they share none, or if they are no names of modules.
     """
     names = [name.split(".") for name in set(modules) if name]
     if not names or not all(part.replace("_", "a").isalnum() for name in names for part in name):

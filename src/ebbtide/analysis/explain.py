@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ebbtide.analysis.columns import has_accesses
 from ebbtide.analysis.curves import break_even_bytes_per_s
 from ebbtide.analysis.explain_plan import PlanView
 from ebbtide.analysis.memory import peak_of
@@ -42,8 +41,8 @@ class Explainer:
         timeline: Timeline | None = None,
     ) -> None:
         self._trace, self._route, self._machine, self._timeline = trace, route, machine, timeline
-        self._names, self._has_accesses = Names(trace), has_accesses(trace)
-        self._candidates = candidates_of(trace, route) if route is not None and self._has_accesses else None
+        self._names = Names(trace)
+        self._candidates = candidates_of(trace, route) if route is not None else None
         self._plan = PlanView(trace, plan, route.out.source if route is not None else "") if plan is not None else None
         self._peak = peak_of(trace)
 
@@ -96,8 +95,7 @@ class Explainer:
         if made:
             most = ", ".join(f"{share.label} {format_bytes(share.nbytes)}" for share in made)
             lines.append(f"  lines that made the most of it: {most}")
-        if self._has_accesses:
-            lines.append(f"  in use at that tick: {format_bytes(in_use)}; idle: {format_bytes(peak.nbytes - in_use)}")
+        lines.append(f"  in use at that tick: {format_bytes(in_use)}; idle: {format_bytes(peak.nbytes - in_use)}")
         if self._candidates is not None:
             away = format_bytes(_away_at(self._candidates, peak.tick, len(self._trace.ticks)))
             lines.append(
@@ -119,7 +117,7 @@ class Explainer:
             return away
         intervals = self._intervals(number)
         if not intervals:
-            return next(self._spent(number), "never idle" if self._has_accesses else "its uses were not recorded")
+            return next(self._spent(number), "never idle")
         after, until, idle_ns, row = intervals[0]
         text = f"idle {time_text(idle_ns)} {self._names.range_of(after + 1, until)}"
         if self._candidates is None:
@@ -132,8 +130,7 @@ class Explainer:
     def _life(self, number: int) -> Iterator[str]:
         trace, storage, names = self._trace, self._trace.storage(number), self._names
         rows = trace.accesses.of(number)
-        known = f"used at {count_text(rows.stop - rows.start, 'tick')}"
-        uses = known if self._has_accesses else "used at unknown times"
+        uses = f"used at {count_text(rows.stop - rows.start, 'tick')}"
         if storage.persistent:
             yield f"outlives the step; {uses}"
         else:
@@ -147,8 +144,6 @@ class Explainer:
         row = next((row for row in self._peak.residents if row.storage == number), None)
         if row is None:
             yield f"not there at {when}: moving it would not lower that"
-        elif not self._has_accesses:
-            yield f"there at {when}"
         else:
             yield f"in use at {when}" if row.idle_ns == 0 else f"idle at {when}"
 
@@ -171,7 +166,7 @@ class Explainer:
             between = f"between tick {self._names.tick(after)} and tick {self._names.tick(until)}"
             yield f"idle {time_text(idle_ns)} {self._names.times_of(after + 1, until)}, {between}{verdict}"
         if not intervals:
-            yield "never idle between two uses" if self._has_accesses else "its uses were not recorded"
+            yield "never idle between two uses"
 
     def _spent(self, number: int) -> Iterator[str]:
         """Describe the time after the last use, which a prompt free would save."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.analysis.columns import has_accesses
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint, bandwidth_curve, mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import QUANTILES, Distributions, Histogram, distributions_of, histogram_of
 from ebbtide.analysis.memory import Memory, Peak, memory_of, peak_of
@@ -65,7 +64,7 @@ class Analysis:
     memory: Memory
     peak: Peak
     repetition: Repetition | None
-    waiting: Waiting | None
+    waiting: Waiting
     swapping: Swapping | None
     differences: tuple[StepDifference, ...]
 
@@ -88,8 +87,8 @@ def analyze(
         memory_of(trace),
         peak_of(trace),
         repetition_of(allocation_sizes(trace)),
-        waiting_of(trace) if has_accesses(trace) else None,
-        swapping_of(trace, route, machine, origin) if route is not None and has_accesses(trace) else None,
+        waiting_of(trace),
+        swapping_of(trace, route, machine, origin) if route is not None else None,
         tuple(difference_of(trace, other) for other in others),
     )
 
@@ -123,8 +122,6 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
         "mean_live_bytes": memory.mean(memory.live),
         "mean_idle_bytes": {str(reason): memory.mean(level) for reason, level in memory.idle.items()},
     }
-    if analysis.waiting is None:
-        plain["memory"] |= dict.fromkeys(("used", "idle", "mean_idle_bytes"))
     return {"format": FORMAT, "version": VERSION, "quantiles": list(QUANTILES), **plain}
 
 

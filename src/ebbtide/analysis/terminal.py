@@ -20,7 +20,6 @@ from ebbtide.units import format_bytes
 BEST = 10
 _ROWS = 6
 _SHOWN = tuple(QUANTILES.index(quantile) for quantile in (0.5, 0.9, 0.99))
-_NOT_RECORDED = "not available: the trace has allocations only, and does not say when storages are used"
 
 
 def page(analysis: Analysis, trace: Trace) -> RenderableType:
@@ -94,10 +93,6 @@ def _shares(title: str, found: Sequence[Share], total: int) -> Table:
 
 def _idle(analysis: Analysis, root: str) -> Iterable[RenderableType]:
     memory = analysis.memory
-    if analysis.waiting is None:
-        yield _heading("Idle")
-        yield Text(_NOT_RECORDED)
-        return
     live, idle = memory.mean(memory.live), memory.mean(memory.idle_bytes)
     yield _heading(
         f"Idle: {_percent(idle, live)} of the bytes, on average {format_bytes(idle)} of {format_bytes(live)} at a time"
@@ -122,10 +117,6 @@ def _distribution(row: Distribution, total: float) -> list[str]:
 
 def _purchase(analysis: Analysis) -> Iterable[RenderableType]:
     swapping, peak_bytes = analysis.swapping, analysis.peak.nbytes
-    if analysis.waiting is None:
-        yield _heading("What moving would buy")
-        yield Text(_NOT_RECORDED)
-        return
     if swapping is None:
         yield _heading("What moving would buy, by the bandwidth each way (--machine NAME|FILE: on that machine)")
         yield _bandwidths(analysis.waiting.bandwidths, peak_bytes)

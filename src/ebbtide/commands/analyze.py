@@ -49,7 +49,7 @@ def analyze(
     on = machine_named(machine, own)
     first, *others = (step_for(step, on) for step in (first, *others))
     analysis = analyze_trace(first, *way, others=tuple(others))
-    there = machine_for(machine, own, first.device) if bandwidth is None and first.accesses_known else None
+    there = machine_for(machine, own, first.device) if bandwidth is None else None
     step = step_for(first, there)
     budgets = try_budgets(step, there) if there is not None else ()
     if as_json:

@@ -119,7 +119,7 @@ def _subject(
     if plans and trace is None:
         raise ReportError("a plan is shown on its trace: name the trace's file too")
     plan = read_plan(plans[0], trace) if plans and trace is not None else None
-    wanted = trace is not None and trace.accesses_known and bandwidth is None
+    wanted = trace is not None and bandwidth is None
     device = trace.device if trace is not None else None
     there = machine_for(machine, own, device) if wanted or machine is not None else own
     way = way_of(machine, bandwidth, slow_tier, there)
@@ -129,7 +129,7 @@ def _subject(
     if trace is not None and plan is not None and there is not None and not has_forecast:
         timelines = [*_forecast(trace, plan, there), *timelines]
     budgets: tuple[TriedBudget, ...] = ()
-    if with_budgets and trace is not None and trace.accesses_known and there is not None:
+    if with_budgets and trace is not None and there is not None:
         budgets = try_budgets(trace, there)
     return Subject(trace, plan, tuple(timelines), runs[0] if runs else None, *way, budgets, times, file)
 

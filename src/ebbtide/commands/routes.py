@@ -44,9 +44,8 @@ def machine_named(named: Path | None, own: Machine | None) -> Machine | None:
 
 
 def step_for(trace: Trace, machine: Machine | None) -> Trace:
-    """Return the step with the machine's times, as `ebbtide plan` sees it, or unchanged where that could not plan
-    it."""
-    return step_on(trace, machine)[0] if machine is not None and trace.accesses_known else trace
+    """Return the step with the machine's times, as `ebbtide plan` sees it, or unchanged without a machine."""
+    return step_on(trace, machine)[0] if machine is not None else trace
 
 
 def machine_for(named: Path | None, own: Machine | None, device: str | None) -> Machine | None:

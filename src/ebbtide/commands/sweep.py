@@ -10,7 +10,6 @@ from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import json_option, machine_options, trace_argument
 from ebbtide.errors import SettingError
-from ebbtide.session.driven import check_writable, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
 
 @click.command(
     epilog=examples(
-        "ebbtide sweep step.trace --machine dram-optane --fast 1:8,1:1 -o sweep.html",
+        "ebbtide sweep step.trace --machine dram-optane --fast 1:8,1:1",
         "ebbtide sweep step.trace --machine dram-optane --links 1,2 --target 1.2",
     ),
 )
@@ -48,9 +47,6 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
     help="A planner or an online policy.",
 )
 @click.option("--target", metavar="X", type=click.FloatRange(1), help="Find the cheapest within X resident steps.")
-@click.option(
-    "-o", "--output", metavar="PAGE", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: one HTML page."
-)
 @json_option
 def sweep(
     trace: Path,
@@ -60,7 +56,6 @@ def sweep(
     links: str,
     policy: str,
     target: float | None,
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Vary a machine, and show what each step time costs to buy.
@@ -68,9 +63,6 @@ def sweep(
     A star marks a machine if no other in the grid is both faster and cheaper: by the price of memory (m), or by the
     total cost of ownership of a step (t). The last columns say what one more GB of fast memory, or one more GB/s on all
     links together, would save. These are finite differences to the next machine of the grid.
-
-    The page of -o draws all of this. It also answers AutoTM's question: what does each ratio of fast to slow memory
-    cost, with and without the rest of the computer?
     """
     from ebbtide.analysis import sweep as grid
     from ebbtide.commands.inputs import read_step
@@ -80,7 +72,6 @@ def sweep(
     from ebbtide.pipeline.trials import named
     from ebbtide.units import format_bytes, format_time, seconds
 
-    check_writable("page", output)
     if len(named(policy)) != 1:
         raise SettingError("--policy takes one name here")
     step, its_machine = read_step(trace, machine, changes)
@@ -120,39 +111,12 @@ def sweep(
         show_fitting(title, _COLUMNS, _LEAST_WANTED_FIRST, lines)
         if target is not None:
             show(_cheapest(points, target * step.step_ns))
-    if output is not None:
-        _draw(output, points, step, its_machine, policy, target)
 
 
 def digits(value: float) -> str:
     """Return four significant digits without an exponent."""
     rounded = round(float(f"{value:.4g}"), 9) + 0.0  # not -0
     return f"{rounded:.9f}".rstrip("0").rstrip(".")
-
-
-def _draw(
-    output: Path, points: "Sequence[Point]", trace: "Trace", machine: "Machine", policy: str, target: float | None
-) -> None:
-    from ebbtide.ir.occupancy import live_bytes, peak
-    from ebbtide.report.sweep_page import Sweep, render_sweep
-    from ebbtide.simulator import is_modelled
-    from ebbtide.whole_file import write_whole
-
-    swept = Sweep(
-        trace.name,
-        machine.name,
-        policy,
-        is_modelled(machine),
-        trace.step_ns,
-        peak(live_bytes(trace)),
-        sum(link.bytes_per_s for link in machine.links),
-        target,
-        tuple(points),
-    )
-    text = render_sweep(swept).encode()
-    with written("page", output):
-        write_whole(output, text)
-    click.echo(f"wrote {output} ({len(text) / 1e6:.1f} MB)", err=True)
 
 
 def _budget(text: str, trace: "Trace", machine: "Machine") -> int:

@@ -192,11 +192,10 @@ class Accesses(Table[Use]):
 class Trace:
     """One steady step. A storage's number is its row in ``storages``, a tick its row in ``ticks``; T is ``len(ticks)``.
 
-    ``origin`` says how the times were obtained. ``accesses_known`` is False where only allocations were seen (a CUDA
-    memory snapshot). Then there are no accesses, and nothing that needs them (ATIs) is available. ``unrecorded_ns`` is
-    how long the step before took without a recorder; the difference is the cost of recording. ``device`` is the
-    accelerator whose storages these are, None for the CPU's. Raises ValueError for accesses outside of lives, for times
-    that do not fit 62 bits in sum, and for lives that do not fit the step.
+    ``origin`` says how the times were obtained. ``unrecorded_ns`` is how long the step before took without a recorder;
+    the difference is the cost of recording. ``device`` is the accelerator whose storages these are, None for the CPU's.
+    Raises ValueError for accesses outside of lives, for times that do not fit 62 bits in sum, and for lives that do not
+    fit the step.
     """
 
     name: str
@@ -204,7 +203,6 @@ class Trace:
     ticks: Ticks
     storages: Storages
     accesses: Accesses
-    accesses_known: bool = True
     unrecorded_ns: int | None = None
     device: str | None = None
     answers: dict[object, object] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -215,8 +213,6 @@ class Trace:
         if not len(self.ticks):
             raise ValueError("a trace has at least one tick")
         check_range(self, "unrecorded_ns")
-        if not self.accesses_known and len(self.accesses):
-            raise ValueError("a trace whose accesses are not known has accesses")
         for what, column in (("times", self.ticks.time_ns), ("storages", self.storages.nbytes)):
             if (total := sum(column.tolist())) > LARGEST:
                 raise ValueError(f"the {what} add up to {total}, more than 2**62")

@@ -100,16 +100,8 @@ def step_on(
     change: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> tuple[Trace, Machine]:
     """Return the step with its times on a machine, and the machine. It is the named one, the trace's own, or this
-    computer, after ``change``. Raises FileFormatError for a trace that does not know what uses what, and SettingError
-    for a device's that comes without a machine."""
+    computer, after ``change``. Raises SettingError for a device's step that comes without a machine."""
     step, its_machine = (trace, None) if isinstance(trace, Trace) else read_trace(Path(trace))
-    if not step.accesses_known:
-        name = step.name if isinstance(trace, Trace) else trace
-        raise FileFormatError(
-            f"{name} holds allocations only, as a CUDA memory snapshot does: "
-            "which operations use a storage is not known, so no plan can be made and nothing simulated. `ebbtide "
-            "analyze`, `explain` and `report` show what it holds; `ebbtide trace` records a step with its uses"
-        )
     if machine is not None:
         its_machine = machine if isinstance(machine, Machine) else find_machine(os.fspath(machine))
     elif its_machine is None and step.device is not None:

@@ -1,16 +1,14 @@
 """Writes a report as one HTML page. Styles, scripts and data stand in it, and it asks no network.
 
-A section of a page is a script in a folder of ``page`` (``report``, ``sweep``), which adds itself. The scripts that
-sections import are in ``page/shared``. Charts are plotly.js, which the package plotly contains. Plotly.js and the data
-are compressed in the page. Its licence asks to go along with it, so the foot of the page shows its copyright and
-licence.
+A section of a page is a script in ``page/report``, which adds itself. The scripts that sections import are in
+``page/shared``. Charts are plotly.js, which the package plotly contains. Plotly.js and the data are compressed in the
+page. Its licence asks to go along with it, so the foot of the page shows its copyright and licence.
 """
 
 import html
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from ebbtide.errors import ReportError
 from ebbtide.report.bundle import bundle
@@ -23,15 +21,8 @@ _FOLDER = files("ebbtide.report") / "page"
 
 def render_page(subject: Subject) -> str:
     """Return the page's whole text. Raises ReportError if plotly is not installed."""
-    return fill_page("report", page_data(subject))
-
-
-def fill_page(folder: str, data: dict[str, Any]) -> str:
-    """Return the page whose sections are the scripts of this folder. ``data`` has a title.
-
-    Raises ReportError if plotly is not installed.
-    """
-    sections = sorted(f"{folder}/{part.name}" for part in (_FOLDER / folder).iterdir() if part.name.endswith(".js"))
+    data = page_data(subject)
+    sections = sorted(f"report/{part.name}" for part in (_FOLDER / "report").iterdir() if part.name.endswith(".js"))
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": _part("page.css"),

@@ -63,7 +63,6 @@ def _facts(subject: Subject) -> list[tuple[str, str]]:
             ("storages", f"{len(trace.storages):,}"),
             ("peak of tensors", format_bytes(peak_of(trace).nbytes)),
         ]
-        facts += [] if trace.accesses_known else [("accesses", "not recorded")]
     if plan is not None:
         beaten, bound = subject.bound_is_beaten, format_time(seconds(plan.lower_bound_ns))
         refuted = beaten and plan.status is PlanStatus.OPTIMAL
@@ -98,7 +97,7 @@ def _memory(trace: Trace) -> dict[str, Any]:
     memory = memory_of(trace)
     return {
         "live": memory.live,
-        "used": memory.used if trace.accesses_known else None,
+        "used": memory.used,
         "by_kind": {str(kind): level for kind, level in memory.by_kind.items()},
     }
 
@@ -114,7 +113,6 @@ def _trace(trace: Trace) -> dict[str, Any]:
     return {
         "origin": str(trace.origin),
         "step_ns": trace.step_ns,
-        "accesses_known": trace.accesses_known,
         "lines_known": has_lines(trace),
         "start_ns": trace.start_ns(np.arange(len(trace.ticks) + 1)),
         "kinds": [str(kind) for kind in kinds],

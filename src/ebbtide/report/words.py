@@ -8,6 +8,11 @@ _WORDS = (
     ("step", "One iteration of training, from an optimizer's step to the next."),
     ("operation", "One operator with a kernel, such as aten::mm."),
     ("a step that never waits", "The sum of its operations' times, as if all storages stayed in memory."),
+    ("in use, idle", "A storage is in use while an operation reads or writes it. All other time it lies idle."),
+    ("access-time interval", "From one use of a storage to its next; also ATI."),
+    ("bytes \u00d7 idle", "A storage's bytes times how long it lies idle: what there is to win by moving it."),
+    ("tier", "A place for storages: memory (dram), or what stands behind it, such as a file on a disk."),
+    ("moves in time", "It can be copied to the slower tier and back before its next use."),
 )
 _OF_LINES = (
     (
@@ -15,13 +20,6 @@ _OF_LINES = (
         "The line of a library that made a storage, and the program's that called it; in the backward pass, the "
         "forward operator's.",
     ),
-)
-_OF_ACCESSES = (
-    ("in use, idle", "A storage is in use while an operation reads or writes it. All other time it lies idle."),
-    ("access-time interval", "From one use of a storage to its next; also ATI."),
-    ("bytes \u00d7 idle", "A storage's bytes times how long it lies idle: what there is to win by moving it."),
-    ("tier", "A place for storages: memory (dram), or what stands behind it, such as a file on a disk."),
-    ("moves in time", "It can be copied to the slower tier and back before its next use."),
 )
 _OF_PLANS = (
     ("stall", "An operation stands still: for room in memory, for a copy that is late, or for one that nobody began."),
@@ -39,6 +37,5 @@ def words_data(subject: Subject) -> list[tuple[str, str]]:
     trace = subject.trace
     words = [*_WORDS]
     words += _OF_LINES if trace is not None and has_lines(trace) else ()
-    words += _OF_ACCESSES if trace is None or trace.accesses_known else ()
     words += _OF_PLANS if subject.plan is not None or subject.timelines else ()
     return words

@@ -154,10 +154,7 @@ function budgetTable({ answers, trace, peak }, parent) {
   if (answers.budgets.length) {
     parent.append(element("p", `Simulated on: ${answers.machine}${answers.times}.`));
   } else {
-    const why = trace.accesses_known
-      ? "No machine is known to try budgets on: name one with --machine."
-      : "Not known: what uses which storage was not recorded.";
-    parent.append(sentence("p", why));
+    parent.append(sentence("p", "No machine is known to try budgets on: name one with --machine."));
     if (!answers.own) return;
   }
   const titles = ["--fast", "tensors have", "a step takes", "times", "moved a step"];

@@ -15,8 +15,8 @@ addSection({
   needs: ["trace", "memory", "peak"],
   origins: ({ trace }) => [trace.origin],
   body: `
-    <p>Live bytes at each operation, by what they are to the training step<span class="uses">, and what the operation
-      uses. What the line does not reach lies idle meanwhile</span>. A click shows what is there at that moment; with the
+    <p>Live bytes at each operation, by what they are to the training step, and what the operation
+      uses. What the line does not reach lies idle meanwhile. A click shows what is there at that moment; with the
       chart focused, <kbd>,</kbd> and <kbd>.</kbd> go to the moment before and after, <kbd>p</kbd> to the peak.</p>
     <div class="chart" data-label="Live bytes over the step, stacked by kind"></div>
     <details id="peak">
@@ -30,17 +30,9 @@ addSection({
       <div id="peak-storages"></div>
     </details>`,
   draw(data, section) {
-    if (!data.trace.accesses_known) withoutUses(section);
     memoryChart(data, section, new Contents(data));
   },
 });
-
-function withoutUses(section) {
-  section.querySelector(".uses").remove();
-  const note =
-    "The trace holds allocations only: which operations use a storage, and so when it lies idle, is not known.";
-  section.querySelector("p").append(` ${note}`);
-}
 
 /* The ticks to draw of those in view: at most two for each of `room` equal times, the one with the most live bytes, so
    that no peak is lost, and the last, whose level stays until the next that is drawn. The last tick before the view is
@@ -88,16 +80,15 @@ function memoryChart({ trace, memory, peak }, section, contents) {
       fillcolor: colour(kind),
       hovertemplate: `%{y:.3g} ${byteName}<extra>${kindName(kind)}</extra>`,
     }));
-    if (trace.accesses_known)
-      traces.push({
-        type: "scatter",
-        mode: "lines",
-        name: "in use",
-        x,
-        y: closed.map((tick) => memory.used[tick] / byteSize),
-        line: { shape: "hv", width: 1, color: colour("ink") },
-        hovertemplate: `%{y:.3g} ${byteName}<extra>in use</extra>`,
-      });
+    traces.push({
+      type: "scatter",
+      mode: "lines",
+      name: "in use",
+      x,
+      y: closed.map((tick) => memory.used[tick] / byteSize),
+      line: { shape: "hv", width: 1, color: colour("ink") },
+      hovertemplate: `%{y:.3g} ${byteName}<extra>in use</extra>`,
+    });
     traces.push({
       type: "scatter",
       mode: "lines",
@@ -256,8 +247,7 @@ class Contents {
     const storage = (row) => this.shown.residents.storage[row];
     const held = (name) => (row) => this.shown.residents[name][row];
     const moduleOf = (row) => trace.strings[module[storage(row)]];
-    const idle = (ns) =>
-      !trace.accesses_known ? "not recorded" : ns < 0 ? "no further use" : ns === 0 ? "in use" : time(ns);
+    const idle = (ns) => (ns < 0 ? "no further use" : ns === 0 ? "in use" : time(ns));
     return this.table(
       "peak-storages",
       [

@@ -15,8 +15,8 @@ addSection({
   needs: ["trace"],
   origins: ({ trace }) => [trace.origin],
   body: `
-    <p>Each row is one storage, from malloc to free<span class="uses">; marks are its accesses
-      (<span class="mark read"></span>read, <span class="mark write"></span>written). Without marks it lies idle</span>.
+    <p>Each row is one storage, from malloc to free; marks are its accesses
+      (<span class="mark read"></span>read, <span class="mark write"></span>written). Without marks it lies idle.
       Point at a row, or press <kbd>j</kbd> / <kbd>k</kbd> anywhere on the page, to read about it below the chart.</p>
     <form id="filter" aria-label="Filter storages">
       <label>Module <span class="lines">or line </span>contains
@@ -25,7 +25,7 @@ addSection({
       <label>Order <select name="order">
         <option value="birth">by birth</option>
         <option value="size">by size</option>
-        <option class="uses" value="idle">by bytes &times; idle time</option>
+        <option value="idle">by bytes &times; idle time</option>
         <option value="module">by module</option>
         <option class="lines" value="line">by line</option>
       </select></label>
@@ -35,7 +35,6 @@ addSection({
     <div class="chart tall" data-label="Storages from malloc to free, with their accesses"></div>
     <div id="storage" aria-live="polite"></div>`,
   draw(data, section) {
-    if (!data.trace.accesses_known) for (const part of section.querySelectorAll(".uses")) part.remove();
     if (!data.trace.lines_known) for (const part of section.querySelectorAll(".lines")) part.remove();
     const selection = selectionOf(data);
     const storages = new Storages(data, selection, section);

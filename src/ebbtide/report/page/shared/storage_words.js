@@ -53,9 +53,8 @@ export class StorageWords {
   }
 
   uses(storage) {
-    const { storages, accesses, accesses_known } = this.trace;
+    const { storages, accesses } = this.trace;
     if (storages.scratch[storage]) return "scratch, in use throughout";
-    if (!accesses_known) return "its uses were not recorded";
     const [from, to] = [firstPlace(accesses.storage, storage), firstPlace(accesses.storage, storage, true)];
     const [first, last] = [from, to - 1].map((row) => this.operator(accesses.tick[row]));
     return `${count(to - from)} accesses${to > from ? `, first by ${first}, last by ${last}` : ""}`;
