@@ -30,7 +30,7 @@ from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
-JOBS = 2
+JOBS = min(len(os.sched_getaffinity(0)), 4)  # each takes up to a GiB
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
 
