@@ -14,10 +14,13 @@ from ebbtide.cli import cli
 from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import InPlace, Machine
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.timeline import Timeline
-from ebbtide.ir.trace import Ticks
+from ebbtide.ir.trace import Ticks, Trace
 from ebbtide.machines import find_machine, names, text_of
-from tests.helpers.make_steps import network
+from ebbtide.pipeline.trials import try_policy
+from ebbtide.planners.base import page_size_of
+from tests.helpers.make_steps import disk, network
 
 FIGURE = re.compile(r"^(\w+) = ([\d._]+|true|false)(.*)$")
 NO_SOURCE = {"version", "array", "page_bytes"}
@@ -203,6 +206,17 @@ def test_compare_ranks_the_policies_and_says_which_cannot(trace_file: Path) -> N
     assert all(row["step_ns"] >= row["lower_bound_ns"] for row in rows if row["feasible"])
     assert next(row for row in roomy if row["policy"] == "resident")["gap"] == 0
     assert isinstance(run("compare", trace_file, "--policy", "lru,mru").exception, SettingError)
+
+
+def test_a_budget_above_the_tiers_capacity_gives_no_more_room(trace_file: Path) -> None:
+    trace, machine = load(trace_file, Trace), disk(10**8, 10**8)
+    most = peak(live_bytes(trace, page_size_of(machine)))
+    small = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=most // 2), *machine.tiers[1:]))
+    roomy, above, within = (
+        try_policy("lru", trace, on, nbytes).bound_ns
+        for on, nbytes in ((machine, most), (small, most), (small, most // 2))
+    )
+    assert roomy < above == within
 
 
 def test_sweep_finds_the_frontier_and_the_cheapest(trace_file: Path) -> None:
