@@ -262,3 +262,18 @@ def test_a_storage_is_written_once_between_two_writes() -> None:
     trace = step([10**6] * 5, [parameter(8 * PAGE, 5), *other], accesses)
     moved = simulated(ebbtide(trace, DISK, 8 * PAGE), trace, DISK).moved_bytes
     assert moved == {"dram->file": 8 * PAGE, "file->dram": 2 * 8 * PAGE}
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_budget_above_the_tiers_capacity_is_that_capacity(name: str) -> None:
+    """Planners planned for the budget, and the checker refused what they made."""
+    trace, machine = network(layers=4, width_bytes=2**20), disk()
+    most = peak(live_bytes(trace, arena_pages))
+    small = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=most * 9 // 10), *machine.tiers[1:]))
+    made = []
+    for budget_bytes in (most * 9 // 10, most):
+        try:
+            made.append(replace(plan(name, trace, small, budget_bytes), plan_ns=0))
+        except InfeasibleBudgetError as error:
+            made.append(str(error))
+    assert made[0] == made[1]

@@ -132,6 +132,14 @@ def test_a_step_on_the_device_is_recorded_planned_and_simulated(
     there = ("--machine", "there.toml", "--fast", "50%")
     done("plan", "step.trace", *there, "-o", "step.plan")
     done("simulate", "step.trace", *there, "--plan", "step.plan")
+    on = ("--device", "lagging", "--fast", "60%")
+    done("run", *on, "--save-plan", "run.plan", "train.py")
+    done("run", *on, "--plan", "run.plan", "--report", "planned.json", "train.py")
+    last = RunReport.from_json((project / "planned.json").read_text()).steps[-1]
+    assert (last.mode, last.fetched_bytes.total > 0) == ("planned", True)
+    other = run(EBBTIDE, "run", *on, "--plan", "step.plan", "train.py", cwd=project, env=device)
+    assert other.returncode == 3, other.stderr
+    assert "no step followed the plan step.plan: the plan cannot be carried out: it was made for" in other.stderr
     assert "ebbtide" in done("compare", "step.trace", *there, "--policy", "ebbtide,demand")
     assert "the step's peak: " in done("explain", "step.trace")
     done("trace", "--device", "lagging", "--lines", "-o", "lines.trace", "train.py")

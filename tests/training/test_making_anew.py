@@ -35,7 +35,7 @@ def test_a_planned_training_makes_storages_anew_with_the_same_bits(planned: dict
     assert "made anew a step" in found.summary
 
 
-@pytest.mark.parametrize("policy", ["capuchin", "chen"])
+@pytest.mark.parametrize("policy", ["capuchin", "checkmate", "chen"])
 def test_so_does_one_by_a_published_policy(policy: str, planned: dict[str, str]) -> None:
     found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_POLICY": policy})
     assert found.same

@@ -313,9 +313,12 @@ class Machine:
 
     def with_budget(self, budget_bytes: int) -> "Machine":
         """Return the same machine with at most ``budget_bytes`` of its fastest tier."""
+        return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=self.within(budget_bytes)), *self.tiers[1:]))
+
+    def within(self, budget_bytes: int) -> int:
+        """Return how much of the fastest tier a budget allows: no more than there is."""
         capacity = self.tiers[0].capacity_bytes
-        bound = budget_bytes if capacity is None else min(budget_bytes, capacity)
-        return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=bound), *self.tiers[1:]))
+        return budget_bytes if capacity is None else min(budget_bytes, capacity)
 
     def roofline_ns(self, flops: int, nbytes: int, arguments: str = "") -> int:
         """Return an operation's time by the rule ROOFLINE, whether it is the machine's or not."""

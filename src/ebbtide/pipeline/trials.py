@@ -89,7 +89,7 @@ def simulate_named(
 
 def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
     """Plan if it has to, and simulate. An infeasible budget is a result, not an error."""
-    bound = _bound_ns(trace, machine, budget_bytes)
+    bound = lower_bound_ns(trace, machine, machine.within(budget_bytes))
     began = perf_counter()
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
@@ -103,18 +103,11 @@ def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, r
 
 def try_plan(made: Plan, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
     """Simulate a plan within a budget. Raises ValueError for one that does not fit whatever is evicted."""
-    bound = _bound_ns(trace, machine, budget_bytes)
+    bound = lower_bound_ns(trace, machine, machine.within(budget_bytes))
     began = perf_counter()
     outcome = simulate_plan(made, trace, machine, budget_bytes, record)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(made.planner, budget_bytes, bound, outcome, costs, made, perf_counter() - began)
-
-
-def _bound_ns(trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Return the bound within the budget, of which no more is there than the fastest tier has."""
-    within = machine.with_budget(budget_bytes).tiers[0].capacity_bytes
-    assert within is not None
-    return lower_bound_ns(trace, machine, within)
 
 
 def noisy(trace: Trace, share: float, seed: int) -> Trace:
@@ -132,7 +125,7 @@ def again(row: Trial, trace: Trace, machine: Machine) -> float | None:
         outcome = simulate_plan(row.planned, trace, machine, row.budget_bytes)
     else:
         outcome, _ = simulate_named(row.policy, trace, machine, row.budget_bytes)
-    return outcome.step_ns / max(_bound_ns(trace, machine, row.budget_bytes), 1)
+    return outcome.step_ns / max(lower_bound_ns(trace, machine, machine.within(row.budget_bytes)), 1)
 
 
 def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:

@@ -70,6 +70,7 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
     """
     if name not in PLANNERS:
         raise unknown_name("planner", name, [*PLANNERS])
+    budget_bytes = machine.within(budget_bytes)
     try:
         planner = partial(ebbtide, effort=effort) if name == DEFAULT else PLANNERS[name]
         found = planner(trace, machine, budget_bytes)

@@ -136,9 +136,7 @@ def ebbtide(
     leave.
     """
     began = perf_counter_ns()
-    machine = machine.with_budget(budget_bytes)
-    capacity = machine.tiers[0].capacity_bytes
-    assert capacity is not None
+    machine, capacity = machine.with_budget(budget_bytes), machine.within(budget_bytes)
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
     moving = without_remakes(trace)
