@@ -50,18 +50,17 @@ def checkmate(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: f
 
 
 class _Choice:
-    """The program. ``choices`` has by column the remake's row, and the tick at which its storage is made anew."""
+    """The program. ``column`` has its columns by a remake's row and the tick at which the storage is made anew."""
 
     def __init__(self, trace: Trace, pages: PageSize, budget_bytes: int) -> None:
         self.remakes = remakes_of(trace)
         self.program = Program()
-        self.choices = _choices(self.remakes, trace.storages.nbytes >= SMALLEST_REMADE)
         self.column = {
-            choice: self.program.column(float(self.remakes.time_ns[choice[0]]) / max(trace.step_ns, 1))
-            for choice in self.choices
+            (row, tick): self.program.column(float(self.remakes.time_ns[row]) / max(trace.step_ns, 1))
+            for row, tick in _choices(self.remakes, trace.storages.nbytes >= SMALLEST_REMADE)
         }
         self.of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by storage
-        for row, tick in self.choices:
+        for row, tick in self.column:
             self.of[int(self.remakes.storage[row])].append((row, tick))
         self._possible()
         self.over = self.program.column(upper=0.0, integer=False)  # MiB beyond the budget
