@@ -311,6 +311,13 @@ class Machine:
     def link(self, source: str, target: str) -> Link | None:
         return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
 
+    def ways(self, slow: str) -> tuple[Link, Link]:
+        """Return the links from a slow tier to the fastest and back, both of which MUST be there."""
+        inward, outward = self.link(slow, self.tiers[0].name), self.link(self.tiers[0].name, slow)
+        assert inward is not None
+        assert outward is not None
+        return inward, outward
+
     def with_budget(self, budget_bytes: int) -> "Machine":
         """Return the same machine with at most ``budget_bytes`` of its fastest tier."""
         return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=self.within(budget_bytes)), *self.tiers[1:]))

@@ -58,12 +58,9 @@ def book(pressure: Pressure, channels: Channels, row: int, tier: str) -> bool:
 
     Its eviction is as early and its fetch as late as they are free.
     """
-    idle, machine = pressure.idle, pressure.machine
-    fast, nbytes = machine.tiers[0].name, int(idle.nbytes[row])
+    idle, nbytes = pressure.idle, int(pressure.idle.nbytes[row])
     low, high = int(idle.after[row]) + 1, int(idle.until[row])
-    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-    assert inward is not None
-    assert outward is not None
+    inward, outward = pressure.machine.ways(tier)
     window = np.arange(low, high)
     out = channels.take(outward, window, nbytes) if idle.dirty[idle.group[row]] else 0
     if out is None:

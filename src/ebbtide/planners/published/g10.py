@@ -95,12 +95,8 @@ def _replica(pressure: Pressure, row: int) -> Ints:
 
 def _book(pressure: Pressure, channels: Channels, row: int, tier: str) -> bool:
     """Take the interval if it is safe for the tier and the tier's channels have time. Says whether it was taken."""
-    idle, machine = pressure.idle, pressure.machine
-    fast, nbytes = machine.tiers[0].name, int(idle.nbytes[row])
-    inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-    assert inward is not None
-    assert outward is not None
-    slowest = max(link.latency_ns + nbytes * 1e9 / link.bytes_per_s for link in (inward, outward))
+    nbytes = int(pressure.idle.nbytes[row])
+    slowest = max(link.latency_ns + nbytes * 1e9 / link.bytes_per_s for link in pressure.machine.ways(tier))
     if float(pressure.idle_ns[row]) <= (2 + DELTA) * slowest:
         return False
     return book(pressure, channels, row, tier)

@@ -14,23 +14,21 @@ the queue does not count that. Left out: the paper's measurement of free
 bandwidth, epochs, and parameters that are saved for backward and move with the activations.
 """
 
-from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
 
 from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, occupancy, peak
-from ebbtide.ir.plan import Plan, PlanStatus
+from ebbtide.ir.occupancy import levels
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import StorageKind, Trace
-from ebbtide.planners.base import PAGES, require_budget
+from ebbtide.planners.base import require_budget
 from ebbtide.planners.resident import resident
-from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
+from ebbtide.planners.search.make_plan import make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.planners.search.timing import Clock, Move, copy_ns, stays_of, still_stays
-from ebbtide.simulator import simulate_plan
 from ebbtide.units import KIB
 
 _SMALLEST = 64 * KIB
@@ -50,23 +48,12 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     fast, slow = machine.tiers[0].name, tiers[0]
     idle = idle_table(trace)
     rows = _longest_of_activations(trace, idle)
-    outward, inward = machine.link(fast, slow), machine.link(slow, fast)
-    assert outward is not None
-    assert inward is not None
-    out_ns, in_ns = (copy_ns(link, idle.nbytes[rows], 1.0) for link in (outward, inward))
+    in_ns, out_ns = (copy_ns(link, idle.nbytes[rows], 1.0) for link in machine.ways(slow))
     clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
     moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
     moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)
-    stays = tuple(stays_of(trace, idle, moves, still_stays(trace, fast, fast), machine))
-    level = peak(occupancy(trace, stays, [fast], PAGES)[fast])
-    status = PlanStatus.FEASIBLE if level <= budget_bytes else PlanStatus.OVER_BUDGET
-    plan = Plan("tiertrain", status, trace.signature(), budget_bytes, trace.step_ns, 0, 0, stays)
-    fastest = replace(machine.tiers[0], capacity_bytes=max(level, budget_bytes))
-    roomy = replace(machine, tiers=(fastest, *machine.tiers[1:]))
-    outcome = simulate_plan(plan, trace, roomy, PAGES)
-    bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
-    predicted, spent = max(outcome.step_ns, bound), perf_counter_ns() - began
-    return Plan("tiertrain", status, trace.signature(), budget_bytes, predicted, bound, spent, stays)
+    stays = stays_of(trace, idle, moves, still_stays(trace, fast, fast), machine)
+    return make_plan("tiertrain", trace, machine, budget_bytes, stays, began)
 
 
 def _longest_of_activations(trace: Trace, idle: IdleTable) -> Ints:

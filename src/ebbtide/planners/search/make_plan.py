@@ -49,11 +49,7 @@ def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
         return None
     roomy = [tier for tier in tiers if tier.capacity_bytes is None or tier.capacity_bytes >= live_bytes]
     slow = roomy[0] if roomy else max(tiers, key=lambda tier: tier.capacity_bytes or 0)
-    fast = machine.tiers[0]
-    inward, outward = machine.link(slow.name, fast.name), machine.link(fast.name, slow.name)
-    assert inward is not None
-    assert outward is not None
-    return Pair(fast, slow, inward, outward)
+    return Pair(machine.tiers[0], slow, *machine.ways(slow.name))
 
 
 def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
@@ -105,9 +101,7 @@ def make_plan(
         status = PlanStatus.OVER_BUDGET
     if step_ns is None:
         step_ns = outcome_of(step, machine, budget_bytes, stays).step_ns
-    bound = trace.step_ns
-    if not uses_in_place(machine):
-        bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
+    bound = lower_bound_ns(trace, machine, max(level, budget_bytes))
     if step_ns <= bound and status is not PlanStatus.OVER_BUDGET:
         status = PlanStatus.OPTIMAL
     predicted, spent = max(step_ns, bound), perf_counter_ns() - began_ns

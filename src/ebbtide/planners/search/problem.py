@@ -121,11 +121,8 @@ def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) ->
     """
     fetch, fetch_lost = np.zeros(len(idle)), np.zeros(len(idle))
     write, write_lost = np.zeros(len(idle.dirty)), np.zeros(len(idle.dirty))
-    fast = machine.tiers[0].name
     for tier, rows in first:
-        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-        assert inward is not None
-        assert outward is not None
+        inward, outward = machine.ways(tier)
         fetch[rows], fetch_lost[rows] = copy_ns(inward, idle.nbytes[rows], 1.0), _lost_share(machine, inward)
         group = idle.group[rows]
         write[group], write_lost[group] = copy_ns(outward, idle.nbytes[rows], 1.0), _lost_share(machine, outward)

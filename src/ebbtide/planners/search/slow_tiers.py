@@ -143,10 +143,7 @@ class _Books:
     def __init__(
         self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock, packs: bool
     ) -> None:
-        fast = machine.tiers[0].name
-        inward, outward = machine.link(tier, fast), machine.link(fast, tier)
-        assert inward is not None
-        assert outward is not None
+        inward, outward = machine.ways(tier)
         self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs
         pays, returns = idle.payers(chosen), idle.returns[chosen]
         self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0)

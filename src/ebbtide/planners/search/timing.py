@@ -141,10 +141,7 @@ def time_moves(
     tier = _ranks(slow, machine)
     in_ns, out_ns = np.zeros(len(chosen)), np.zeros(len(chosen))
     for rank in np.unique(tier).tolist():
-        here, fast, name = tier == rank, machine.tiers[0].name, machine.tiers[rank].name
-        inward, outward = machine.link(name, fast), machine.link(fast, name)
-        assert inward is not None
-        assert outward is not None
+        here, (inward, outward) = tier == rank, machine.ways(machine.tiers[rank].name)
         in_ns[here] = copy_ns(inward, idle.nbytes[chosen][here], pace.margin)
         out_ns[here] = copy_ns(outward, idle.nbytes[chosen][here], pace.margin)
     times = _planning.time_moves(
