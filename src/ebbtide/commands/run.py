@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Unpack
 
 import click
 
@@ -19,6 +20,7 @@ from ebbtide.commands.program import (
     warn_in_one_line,
 )
 from ebbtide.errors import SettingError
+from ebbtide.settings import Named, Settings
 
 
 @click.command(
@@ -57,7 +59,11 @@ from ebbtide.errors import SettingError
     "tensors there, or a share. Tensors that leave go to pinned host memory, and then to --spill, if named. Default: "
     "the free memory of the device.",
 )
-@click.option("--host", metavar="SIZE", help="With --device: the most host memory to pin. Default: half of the free.")
+@click.option(
+    *("--host", "host_bytes"),
+    metavar="SIZE",
+    help="With --device: the most host memory to pin. Default: half of the free.",
+)
 @click.option(
     "--policy",
     metavar="NAME",
@@ -92,26 +98,7 @@ from ebbtide.errors import SettingError
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Show a line for every step, at most four a second.")
 @program_argument
-def run(
-    fast: str | None,
-    fast_node: str | None,
-    spill: tuple[str, ...],
-    tiers: str | None,
-    device: str | None,
-    host: str | None,
-    policy: str | None,
-    plan: str | None,
-    machine: str | None,
-    optimizer: str | None,
-    save_trace: str | None,
-    save_plan: str | None,
-    save_timeline: str | None,
-    wait_for_plan: bool | None,
-    report: str | None,
-    quiet: bool,
-    verbose: bool,
-    program: tuple[str, ...],
-) -> None:
+def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], **named: Unpack[Named]) -> None:
     """Run a training script within a budget.
 
     Plans are made for a step, which ends when every optimizer in use has stepped.
@@ -132,42 +119,25 @@ def run(
     from ebbtide.session.launch import find_program, on_interrupt, run_program
     from ebbtide.session.leaving import command_before
     from ebbtide.session.session import Session
-    from ebbtide.settings import Settings
 
     warn_in_one_line()
     if quiet and verbose:
         raise SettingError("-q and -v: name one of them")
-    settings = Settings.from_environment()
-    written = {"report": report, "save-trace": save_trace, "save-plan": save_plan, "save-timeline": save_timeline}
-    _refuse_one_file_twice({name: path or getattr(settings, name.replace("-", "_")) for name, path in written.items()})
-    budgets = (fast, fast_node, settings.fast, settings.fast_node, settings.arena_bytes)
-    if all(budget is None for budget in budgets) and not settings.disable:
+    named["spill"] = named["spill"] or None
+    named["progress"] = "off" if quiet else "verbose" if verbose else None
+    automatic = fast if fast is not None and is_automatic(fast) else None
+    chosen = Settings.from_environment().but(None if automatic else fast, **named)
+    _refuse_one_file_twice(chosen)
+    budgets = (fast, chosen.fast, chosen.fast_node, chosen.arena_bytes)
+    if all(budget is None for budget in budgets) and not chosen.disable:
         refuse_misplaced_budget(program)
     if not quiet:
         tell_misplaced_options(program)
-    if fast is not None and is_automatic(fast):
-        if device or settings.device or fast_node:
+    if automatic is not None:
+        if chosen.device or named["fast_node"]:
             raise SettingError(f"--fast {fast} does not go with --device or --fast-node: name a budget")
-        fast = "100%" if settings.disable else budget_for(fast, program, place().size)
-    session = Session(  # mistakes in settings are told before the program's
-        fast,
-        settings=settings,
-        fast_node=fast_node,
-        spill=spill or None,
-        tiers=tiers,
-        device=device,
-        host_bytes=host,
-        policy=policy,
-        plan=plan,
-        machine=machine,
-        optimizer=optimizer,
-        save_trace=save_trace,
-        save_plan=save_plan,
-        save_timeline=save_timeline,
-        wait_for_plan=wait_for_plan,
-        report=report,
-        progress="off" if quiet else "verbose" if verbose else None,
-    )
+        chosen = chosen.but("100%" if chosen.disable else budget_for(automatic, program, place().size))
+    session = Session(settings=chosen)  # mistakes in settings are told before the program's
     try:
         status = run_program(find_program(program), session, quiet, command=command_before(program))
     finally:
@@ -177,11 +147,11 @@ def run(
     sys.exit(status)
 
 
-def _refuse_one_file_twice(written: dict[str, str | Path | None]) -> None:
-    """Refuse options that write the same file. ``written`` has each option's file. Raises SettingError."""
+def _refuse_one_file_twice(chosen: Settings) -> None:
+    """Refuse options that write the same file. Raises SettingError."""
     options: dict[str, str] = {}
-    for name, path in written.items():
-        if path is None:
+    for name in ("report", "save-trace", "save-plan", "save-timeline"):
+        if (path := getattr(chosen, name.replace("-", "_"))) is None:
             continue
         there = os.path.realpath(path)
         if there in options and not Path(there).is_char_device():
