@@ -21,7 +21,6 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.trace import Trace
-from ebbtide.recorders.roofline import require_rates
 
 PARTS = 2 + len(SHARES) + len(SIZES_GIB)
 """The most parts that ``begin`` is told of."""
@@ -87,7 +86,7 @@ def estimate_script(
     takes at most ``small_cost`` times as long as none. ``device``: the budgets are for its memory, which is the
     machine's first tier, and what leaves goes to the second. Raises ScriptFailedError.
     """
-    require_rates(machine)
+    machine.require_rates()
     with tempfile.TemporaryDirectory(prefix="ebbtide-estimate-") as name:
         begin("running the script on fake tensors")
         trace, script_bytes = _faked(command, machine, Path(name))

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from ebbtide.errors import FileFormatError
+from ebbtide.errors import FileFormatError, SettingError
 from ebbtide.ir.base import Origin, check_range
 from ebbtide.ir.kernels import Kernel
 from ebbtide.ir.records import read_record, refusing_damage
@@ -327,8 +327,17 @@ class Machine:
         capacity = self.tiers[0].capacity_bytes
         return budget_bytes if capacity is None else min(budget_bytes, capacity)
 
+    def require_rates(self) -> None:
+        """Raise SettingError unless the machine says how fast it computes."""
+        if self.compute.flops_per_s is None or self.tiers[0].bytes_per_s is None:
+            raise SettingError(
+                f"the machine {self.name!r} does not say how fast it computes: flops_per_s of [compute] and "
+                "bytes_per_s of its first tier are needed (`ebbtide probe` measures both)"
+            )
+
     def roofline_ns(self, flops: int, nbytes: int, arguments: str = "") -> int:
-        """Return an operation's time by the rule ROOFLINE, whether it is the machine's or not."""
+        """Return an operation's time by the rule ROOFLINE, whether it is the machine's or not (Williams et al., CACM
+        2009). Callers MUST have called ``require_rates``. Left out: caches, and how much less kernels reach."""
         rate, bytes_per_s = self.compute.rate_of(arguments), self.tiers[0].bytes_per_s
         assert rate is not None
         assert bytes_per_s is not None

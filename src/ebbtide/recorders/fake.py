@@ -1,7 +1,7 @@
 """Records steps without computing them, on fake tensors: these have a shape, a type and a device, but no memory.
 
 The program runs from its first line under PyTorch's FakeTensorMode, so its model takes no memory. The step of a model
-of 70 billion parameters can be recorded on a laptop. The time of a tick is modelled (``roofline``).
+of 70 billion parameters can be recorded on a laptop. The time of a tick is modelled (``Machine.roofline_ns``).
 
 There are no numbers in fake tensors. Where the program reads one (``loss.item()``, ``numpy()``), it gets 1, and a
 warning names the first place. Nothing is infinite or not a number (``isnan``). A DataLoader loads in this process,
@@ -46,7 +46,6 @@ from ebbtide.ir.recording import Recording
 from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.recorders.columns import FakeRecording, FakeRow, FakeTick
 from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
-from ebbtide.recorders.roofline import require_rates
 from ebbtide.recorders.step_recorder import StepRecorder
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
@@ -63,7 +62,7 @@ def fake_recorder(machine: Machine, path: Path, first: int, count: int, lines: b
 
     Raises SettingError for a machine that does not say how fast it computes.
     """
-    require_rates(machine)
+    machine.require_rates()
     tape = FakeTape(machine)
     return StepRecorder(tape, Origin.MODELLED, path, first, count, tape.watch, lines)
 

@@ -8,6 +8,7 @@ a comparison with the step before shows the cost of recording.
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -181,6 +182,21 @@ class StepRecorder:
             self.begin_step()
         elif self._stop_when_done:
             raise SystemExit(0)  # no class of ours: a thread shows no other's traceback
+
+
+def plain_recorder(path: Path, first: int, count: int, piece_bytes: int, lines: bool) -> StepRecorder:
+    """Make the recorder of the CPU. Storages of at least twice ``piece_bytes`` are recorded in pieces."""
+    watch = partial(_torch.watch, piece_bytes=piece_bytes)
+    return StepRecorder(_torch, Origin.MEASURED, path, first, count, watch, lines)
+
+
+def device_recorder(device: torch.device, path: Path, first: int, count: int, lines: bool) -> StepRecorder:
+    """Make the recorder of an accelerator, with its own times: a session's memory of it without a bound, so nothing
+    moves. Left out: scratch inside operators, and storages that another library made."""
+    asked = _torch.DeviceSettings()
+    asked.device, asked.min_bytes = str(device), 1
+    start = partial(_torch.start_device, asked)
+    return StepRecorder(_torch, Origin.MEASURED, path, first, count, start, lines, device)
 
 
 def _tensors() -> list[torch.Tensor]:

@@ -112,7 +112,7 @@ class Recorder(Driven):
 
     def _device_recorder(self, name: str) -> "StepRecorder":
         from ebbtide.host.accelerator import device_named, require_device_events
-        from ebbtide.recorders.device import device_recorder
+        from ebbtide.recorders.step_recorder import device_recorder
 
         device = device_named(name)
         require_device_events(device)
@@ -123,6 +123,6 @@ class Recorder(Driven):
             tell(f"ebbtide: {text}")
 
     def _plain_recorder(self) -> "StepRecorder":
-        from ebbtide.recorders.plain import plain_recorder
+        from ebbtide.recorders.step_recorder import plain_recorder
 
         return plain_recorder(self._path, self._first, self._count, self._piece_bytes, self._lines)
