@@ -21,7 +21,7 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.kernels import whole_operators
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.calls import Buffers, NotRepeatableError, call_of, tensors_in
-from ebbtide.probe.placements import unique_operators
+from ebbtide.probe.placements import NOT_CALLED, unique_operators
 
 _RUNS = 5
 _RUN_SHARE = 0.02
@@ -83,12 +83,9 @@ class _Caller:
         """Return the shortest time of a call, since others may disturb and none helps, and the bytes that it works in.
         Raises NotRepeatableError."""
         call = call_of(operator, arguments)
-        if sum(call.needed_bytes) + call.result_bytes() > self._most_bytes:
-            raise NotRepeatableError("its operands are too large for this machine")
+        call.require_at_most(self._most_bytes)
         try:
-            buffers = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
-            for operand, buffer in enumerate(buffers):
-                call.fill(operand, buffer)
+            buffers = call.filled()
             bound, samples = call.bound(buffers), list[int]()
             worked_in = self._watch(bound, buffers)
             end = time.perf_counter() + self._seconds
@@ -98,7 +95,7 @@ class _Caller:
                 samples.append(time.perf_counter_ns() - began)
                 del result
         except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
-            raise NotRepeatableError("it cannot be called again from its arguments") from error
+            raise NotRepeatableError(NOT_CALLED) from error
         return min(samples), worked_in
 
     def _watch(self, bound: Callable[[], object], buffers: Buffers) -> int:

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from ebbtide.ir.trace import Access
+from ebbtide.units import round_up
 
 Buffers = Sequence[torch.Tensor]
 """The bytes of each operand's storage."""
 
 _NOT_REPEATED = ("set_", "resize_", "resize_as_", "as_strided_")
 _ALL = int(Access.READ | Access.WRITE)
+_LARGEST_ITEM_BYTES = 16
 
 
 class NotRepeatableError(Exception):
@@ -70,6 +72,18 @@ class Call:
         """Return ordinary memory for an operand."""
         return torch.empty(self.needed_bytes[operand], dtype=torch.uint8)
 
+    def filled(self) -> list[torch.Tensor]:
+        """Return ordinary memory with values for each operand."""
+        buffers = [self.buffer(operand) for operand in range(len(self.trace_bytes))]
+        for operand, buffer in enumerate(buffers):
+            self.fill(operand, buffer)
+        return buffers
+
+    def require_at_most(self, nbytes: int) -> None:
+        """Raise NotRepeatableError for larger operands and results."""
+        if sum(self.needed_bytes) + self.result_bytes() > nbytes:
+            raise NotRepeatableError("its operands are too large for this machine")
+
     def result_bytes(self) -> int:
         """Return the bytes of the call's results without computing them, or 0 where they cannot be told."""
         shapes_only = [torch.empty(nbytes, dtype=torch.uint8, device="meta") for nbytes in self.needed_bytes]
@@ -96,7 +110,7 @@ class Call:
                 operand = len(self.trace_bytes)
                 self.outs[found[1][at]] = _Tensor(operand, tuple(value.shape), value.stride(), value.dtype)
             self.trace_bytes.append(max(value.untyped_storage().nbytes(), 1))
-            self.needed_bytes.append(_round_up(_extent(value.shape, value.stride(), value.itemsize)))
+            self.needed_bytes.append(_needed(value.shape, value.stride(), value.itemsize))
             self.access.append(int(Access.WRITE))
             self.dtypes.append(value.dtype)
         if found is not None:
@@ -142,7 +156,7 @@ def _argument(value: Any, declared: Any, call: Call, seen: list[int]) -> Any:
         raise ValueError("not a tensor")
     shape = tuple(value["shape"])
     strides = tuple(value.get("strides") or torch.empty(shape, device="meta").stride())
-    extent = _extent(shape, strides, dtype.itemsize)
+    needed = _needed(shape, strides, dtype.itemsize)
     nbytes = value.get("bytes", math.prod(shape) * dtype.itemsize)
     is_written = declared.alias_info is not None and declared.alias_info.is_write
     access = _ALL if is_written else int(Access.READ)
@@ -155,23 +169,17 @@ def _argument(value: Any, declared: Any, call: Call, seen: list[int]) -> Any:
         call.needed_bytes.append(0)
         call.access.append(access)
         call.dtypes.append(dtype)
-    call.needed_bytes[operand] = max(call.needed_bytes[operand], _round_up(extent))
+    call.needed_bytes[operand] = max(call.needed_bytes[operand], needed)
     seen.append(operand)
     return _Tensor(operand, shape, strides, dtype)
 
 
-def _extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """Return the bytes from the first element to the end of the last."""
+def _needed(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Return the bytes from the first element to the end of the last, in whole elements of the largest type."""
     if len(shape) != len(strides) or any(type(stride) is not int or stride < 0 for stride in strides):
         raise ValueError("strides do not suit the shape")
-    if 0 in shape:
-        return 0
-    return (sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1) * itemsize
-
-
-def _round_up(nbytes: int) -> int:
-    """Round up to whole elements of the largest type."""
-    return max(-(-nbytes // 16), 1) * 16
+    last = 0 if 0 in shape else sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return round_up((last + 1) * itemsize, _LARGEST_ITEM_BYTES)
 
 
 def _filled(value: Any, buffers: Buffers) -> Any:

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,6 @@ Working: TypeAlias = Callable[[int], AbstractContextManager[Callable[[str], None
 """Opens a block for work in so many parts. Its value is called with each part's name as the part begins."""
 
 
-@contextmanager
-def unseen(parts: int) -> Iterator[Callable[[str], None]]:
-    """Show nothing."""
-    yield lambda what: None
-
-
 def probe_and_write(
     spill: Sequence[str],
     seconds: float,
@@ -45,7 +39,7 @@ def probe_and_write(
     kernels: Path | None = None,
     kernel_seconds: float = 60.0,
     tiers: str | None = None,
-    working: Working = unseen,
+    working: Working = lambda parts: nullcontext(lambda what: None),
     columns: int | None = None,
 ) -> None:
     """Probe the machine and write its file.

@@ -37,8 +37,7 @@ RUNS = 3
 
 _RATE_BYTES = 64 * MIB
 NO_OPERATOR, NO_TIME = "no operator: before the first one", "there was no time left to measure it"
-TOO_LARGE, TOO_SMALL = "its operands are too large for this machine", "its operands are smaller than a page"
-NOT_CALLED = "it cannot be called again from its arguments"
+TOO_SMALL, NOT_CALLED = "its operands are smaller than a page", "it cannot be called again from its arguments"
 
 
 class SlowMemory(Protocol):
@@ -115,8 +114,7 @@ def measure_kernel(
     Raises NotRepeatableError, and the errors of ``slow``.
     """
     call = call_of(operator, arguments)
-    if sum(call.needed_bytes) + call.result_bytes() > most_bytes:
-        raise NotRepeatableError(TOO_LARGE)
+    call.require_at_most(most_bytes)
     with torch.no_grad():
         bench = _warmed(call)
         free = [at for at in range(len(call.trace_bytes)) if bench.may_move(at)]
@@ -212,9 +210,7 @@ class _Bench:
 def _warmed(call: Call) -> _Bench:
     """Return a bench whose call has run in memory, so that its results are known."""
     try:
-        fast = [call.buffer(operand) for operand in range(len(call.trace_bytes))]
-        for operand, buffer in enumerate(fast):
-            call.fill(operand, buffer)
+        fast = call.filled()
         call.add_results(call.bound(fast)(), fast)
         if call.into is not None:
             fast += [call.buffer(operand) for operand in range(len(fast), len(call.trace_bytes))]
