@@ -16,7 +16,7 @@ import ebbtide._torch as _torch
 from ebbtide.capture.iterations import Iterations, is_outermost, steps_on_stack
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber
-from ebbtide.capture.storage_parts import storage_parts
+from ebbtide.capture.storage_parts import storage_parts, tensors_in
 from ebbtide.ir.run_report import KINDS
 
 _PARAMETER = KINDS.index("parameter")
@@ -93,7 +93,7 @@ class OptimizerHooks(Subscriber):
         return computing
 
     def after_step(self, optimizer: Optimizer) -> None:
-        self._classify(_tensors_in(optimizer.state), _OPTIMIZER_STATE)
+        self._classify(tensors_in(optimizer.state), _OPTIMIZER_STATE)  # the keys are parameters
         if is_outermost():
             self._native.enter_optimizer(False)
         if self._iterations.stepped(optimizer):
@@ -179,14 +179,3 @@ def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     yield from (parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None)
 
-
-def _tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an optimizer's state. The keys are parameters and no part of it."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors_in(item)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.capture.storage_parts import tensors_in
 
 _touches_nothing = cache(_torch.touches_nothing)
 _uses_of = cache(_torch.uses_of)
@@ -51,12 +52,7 @@ def operands(
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
-            yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors(item)
+    return (tensor for tensor in tensors_in(value) if tensor.layout is torch.strided)
 
 
 def shapes(args: Sequence[Any]) -> list[Any]:

@@ -28,7 +28,7 @@ from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
-from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, overlap
+from ebbtide.update_order.independent import overlap, why_not_independent
 from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
 from ebbtide.update_order.signals_later import signals_later
 
@@ -137,14 +137,10 @@ class Deferred(Subscriber):
 
     def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Say why this step is made as the script has it, or ""."""
-        if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
-            return "only optimizers of torch.optim that treat each parameter on its own can"
+        if reason := why_not_independent(optimizer):
+            return reason
         if any(argument is not None for argument in (*args[1:], *kwargs.values())):
             return "step is called with a closure"
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
-            return "a hook of its step may change gradients, or look at what step was called with"
-        if any(group.get("differentiable") for group in optimizer.param_groups):
-            return "its step is differentiable"
         if steps_on_stack() != 1 or is_compiled():
             return "its step is compiled, or lies within another's"
         if doors.compiled_calls() != self._compiled_before:

@@ -19,7 +19,7 @@ import ebbtide._torch as _torch
 from ebbtide.doors.tensors import Memory
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
-from ebbtide.update_order.independent import INDEPENDENT, hooks_of_others, storage_of
+from ebbtide.update_order.independent import storage_of, why_not_independent
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -92,14 +92,10 @@ class EarlyUpdates:
         optimizer = self.optimizer
         if optimizer is None:
             return ""
-        if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
-            return "only optimizers of torch.optim that treat each parameter on its own can"
+        if reason := why_not_independent(optimizer):
+            return reason
         if distributed.is_available() and distributed.is_initialized():
             return "processes exchange gradients after they are complete"
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or hooks_of_others():
-            return "a hook of its step may look at gradients"
-        if any(group.get("differentiable") for group in optimizer.param_groups):
-            return "its step is differentiable"
         for parameter in self.parameters():
             if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
                 return f"a parameter is a {type(parameter).__name__} of layout {parameter.layout}"

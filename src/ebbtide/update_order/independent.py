@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import optim
+from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 INDEPENDENT = (
@@ -57,7 +58,16 @@ def storage_of(tensor: torch.Tensor) -> int:
         return 0
 
 
-def hooks_of_others() -> bool:
+def why_not_independent(optimizer: Optimizer) -> str:
+    """Say why another order of its updates may change results, or ""."""
+    if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
+        return "only optimizers of torch.optim that treat each parameter on its own can"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
+        return "a hook of its step may change gradients, or look at what step was called with"
+    return "its step is differentiable" if any(group.get("differentiable") for group in optimizer.param_groups) else ""
+
+
+def _hooks_of_others() -> bool:
     """Tell whether every optimizer's step has hooks that are not Ebbtide's."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)

@@ -15,6 +15,7 @@ from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from ebbtide.capture.storage_parts import tensors_in
 from ebbtide.update_order.gone_gradient import METADATA, called
 
 
@@ -79,14 +80,6 @@ class StepWindow(TorchFunctionMode):
         kwargs = kwargs or {}
         compiles = torch.compiler.is_compiling()  # the doors tell of compiled code when it runs
         if not compiles and not self._quiet and self._thread is not None and (name := called(func)) not in METADATA:
-            for tensor in _tensors((*args, *kwargs.values())):
+            for tensor in tensors_in((*args, *kwargs.values())):
                 self._look(name, tensor)
         return func(*args, **kwargs)
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
