@@ -26,7 +26,6 @@ from ebbtide.planning import load_schedule, plan_job, planning
 from ebbtide.planning.followed_steps import FollowedSteps
 from ebbtide.planning.load_schedule import ScheduleColumns
 from ebbtide.planning.plan_job import Answer, Job, carry_out
-from ebbtide.planning.plan_process import predict
 from ebbtide.planning.policies import planner_named
 from ebbtide.session import session as session_module
 from ebbtide.settings import Settings
@@ -359,7 +358,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
             forecasts.append(made.predicted_ns)
             return replace(made, budget_bytes=budget_bytes)
 
-        return carry_out(job, planner, predict=predict)
+        return carry_out(job, planner)
 
     def load(columns: ScheduleColumns) -> int:
         loaded.append(len(session.report().steps))

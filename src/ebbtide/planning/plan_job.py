@@ -25,12 +25,11 @@ from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of
 from ebbtide.planning.load_schedule import ScheduleColumns, schedule_columns
+from ebbtide.simulator import simulate_plan
 from ebbtide.units import KIB, MIB, format_bytes
 
 Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
-Predict: TypeAlias = Callable[[Plan, Trace, Machine, int], int]
-"""A function that returns the ns that a step takes under a plan within a budget."""
 
 MARK = b"\0the answer of ebbtide's planning process\0"
 """Marks the answer on the planning process's standard output. Output of a ``sitecustomize`` comes before it."""
@@ -146,14 +145,9 @@ def no_forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport,
     return ()
 
 
-def as_planned(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Return the plan's own prediction, for the step that it was made from."""
-    return plan.predicted_ns
-
-
-def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, predict: Predict = as_planned) -> Answer:
-    """Plan the job's step. ``forecast`` says of a plan what each link copies, ``predict`` how long a step takes under
-    it. Raises whatever the planner raises, and ValueError for a recording that is none."""
+def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast) -> Answer:
+    """Plan the job's step. ``forecast`` says of a plan what each link copies. Raises whatever the planner raises, and
+    ValueError for a recording that is none."""
     step = capture(
         job.recording,
         job.name,
@@ -179,7 +173,8 @@ def carry_out(job: Job, planner: Planner, forecast: Forecast = no_forecast, pred
         return Answer(None, job.machine)
     answer = _planned(typical, step, job.machine, job, planner, forecast)
     made, now = decode(answer.plan, Plan), decode(followed.plan, Plan)
-    now_ns = predict(now, typical, job.machine, made.budget_bytes)
+    kept = job.machine.with_budget(made.budget_bytes)
+    now_ns = simulate_plan(now, typical, kept, page_size_of(kept)).step_ns
     return answer if made.predicted_ns < now_ns * (1 - _FASTER) else Answer(None, job.machine)
 
 

@@ -19,18 +19,23 @@ from ebbtide.planners.base import PAGES
 from ebbtide.planning.plan_job import MARK, carry_out, no_forecast
 from ebbtide.planning.policies import NEXT_USE, planner_from, planner_named
 from ebbtide.simulator import simulate_plan
-from ebbtide.simulator.forecast import forecast_links
+from ebbtide.units import seconds
 
 _PR_SET_PDEATHSIG = 1
 
 
 def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
-    return forecast_links(plan, trace, machine, PAGES)
-
-
-def predict(plan: Plan, trace: Trace, machine: Machine, budget_bytes: int) -> int:
-    """Simulate a step under a plan within a budget and return its time in ns."""
-    return simulate_plan(plan, trace, machine.with_budget(budget_bytes), PAGES).step_ns
+    """Forecast the links that copy something; none where the plan's schedule cannot be simulated."""
+    try:
+        outcome = simulate_plan(plan, trace, machine.with_budget(plan.budget_bytes), PAGES, record=True)
+    except (EbbtideError, ValueError):
+        return ()
+    busy_ns = outcome.timeline(plan.planner).busy_ns()
+    return tuple(
+        LinkReport(link.name, outcome.moved_bytes.get(link.name, 0), seconds(busy_ns[link.name]))
+        for link in machine.links
+        if link.name in busy_ns
+    )
 
 
 def main() -> None:
@@ -41,7 +46,7 @@ def main() -> None:
     sys.stdin.close()  # a file in memory, which goes with it
     try:
         planner = planner_named(policy, job.effort) if plan is None else planner_from(plan)
-        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast, predict)
+        answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast)
         said = pickle.dumps(answer, protocol=5)
     except EbbtideError as error:
         said = pickle.dumps(error)
