@@ -13,7 +13,7 @@ The model and the optimizer may exist before. There is one session at a time, an
 managed stay valid afterwards.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -43,7 +43,8 @@ from ebbtide.units import Budget, format_bytes, option
 if TYPE_CHECKING:
     import torch
 
-    from ebbtide.planning.planning import Planning, Wanted
+    from ebbtide.ir.machine import Machine
+    from ebbtide.planning.planning import Planning
     from ebbtide.runtime.engine import Engine
 
 
@@ -195,7 +196,7 @@ class Session(Driven):
         from ebbtide.runtime.arena_engine import ArenaEngine
         from ebbtide.runtime.start_arena import Run
 
-        planning = self._planning(spill)
+        planning = self._planning(lambda: machine_for(self._settings, spill, self._say))
         run = Run(self._settings, bounds, spill, decider_policy(self._settings.policy))
         engine = ArenaEngine(run, planning, self._ranks, say=self._say, warn=self._warn)
         self._begin_with(engine)
@@ -218,7 +219,6 @@ class Session(Driven):
         refuse_unfit_for_a_device(chosen)
         require_native()
         from ebbtide.host.accelerator import device_named, require_device_events
-        from ebbtide.planning.planning import Planning
         from ebbtide.probe.device import machine_of_device
         from ebbtide.runtime import device_engine
 
@@ -231,15 +231,13 @@ class Session(Driven):
         run = device_engine.DeviceRun(chosen, device, chosen.fast, free, host_bytes, spill, decider)
         self._progress = Progress(self._observe, self._shown(), name=self._place.name())
         warnings_go_to(self._progress.area)
-        planning = None
-        if (wanted := self._wanted(chosen.remake.on, device=str(device))) is not None:
-            machine = (
-                find_machine(chosen.machine)
-                if chosen.machine
-                else machine_of_device(device, free, host_bytes, spill, chosen.io_threads, self._say)
-            )
-            plan = Files.of(chosen).plan
-            planning = Planning(asks_child(chosen.policy, plan), machine, wanted, warn=self._warn, say=self._say)
+
+        def machine() -> "Machine":
+            if chosen.machine:
+                return find_machine(chosen.machine)
+            return machine_of_device(device, free, host_bytes, spill, chosen.io_threads, self._say)
+
+        planning = self._planning(machine, str(device))
         self._begin_with(device_engine.DeviceEngine(run, planning, say=self._say, warn=self._warn))
         below = f", and then to {', '.join(map(str, spill))}" if spill else ""
         self._say(f"tensors that leave {device} go to at most {format_bytes(host_bytes)} of pinned host memory{below}")
@@ -275,37 +273,28 @@ class Session(Driven):
         limit = process.memory_limit()
         return usable_bytes(process.MemoryLimit(limit.nbytes // ranks, limit.source))
 
-    def _planning(self, spill: Sequence[Path]) -> "Planning | None":
-        """Make the planning; None for an online policy. Raises SettingError for a policy, plan or machine that is not
-        there."""
-        from ebbtide.planning.planning import Planning
+    def _planning(self, machine: "Callable[[], Machine]", device: str | None = None) -> "Planning | None":
+        """Make the planning for that machine; None for an online policy. Raises SettingError for a policy, plan or
+        machine that is not there."""
+        from ebbtide.planning.planning import Planning, Wanted
 
-        if (wanted := self._wanted(self._settings.remake.on)) is None:
-            return None
-        policy, files = self._settings.policy, Files.of(self._settings)
-        machine = machine_for(self._settings, spill, self._say)
-        return Planning(asks_child(policy, files.plan), machine, wanted, warn=self._warn, say=self._say)
-
-    def _wanted(self, remakes: bool, device: str | None = None) -> "Wanted | None":
-        """Return the wishes for plans; None for an online policy."""
-        from ebbtide.planning.planning import Wanted
-
-        policy, files = self._settings.policy, Files.of(self._settings)
-        if not is_planned(policy):
-            files.check_unused(self._settings.machine)
+        chosen, files = self._settings, Files.of(self._settings)
+        if not is_planned(chosen.policy):
+            files.check_unused(chosen.machine)
             return None
         is_named = files.plan is not None
-        return Wanted(
-            measures=self._settings.machine is None and not is_named,
-            remakes=remakes,
+        wanted = Wanted(
+            measures=chosen.machine is None and not is_named,
+            remakes=chosen.remake.on,
             fixed=is_named,
-            waits=self._settings.wait_for_plan or is_named,
-            improves=takes_effort(policy),
+            waits=chosen.wait_for_plan or is_named,
+            improves=takes_effort(chosen.policy),
             save=files.save,
             saved=files.saved_with_a_plan(),
             save_timeline=files.timeline_saver(),
             device=device,
         )
+        return Planning(asks_child(chosen.policy, files.plan), machine(), wanted, warn=self._warn, say=self._say)
 
     def _close(self) -> None:
         try:
