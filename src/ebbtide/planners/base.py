@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ebbtide.errors import InfeasibleBudgetError, SettingError, TiersTooSmallError, written_size
+from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, arena_pages, live_bytes, needed_bytes, pages_of, peak
 from ebbtide.ir.plan import Plan
@@ -43,18 +44,17 @@ def budget_of(fast: str | int | Budget | None, trace: Trace, machine: Machine) -
     return wanted if capacity is None else min(wanted, capacity)
 
 
-def infeasible(trace: Trace, tick: int, minimum_bytes: int, budget_bytes: int) -> InfeasibleBudgetError:
-    """Return the error for a tick that needs more than the budget."""
-    operator = trace.tick(tick).operator
-    return InfeasibleBudgetError(minimum_bytes, operator, tick, budget_bytes, trace.operation(tick))
+def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
+    """Raise InfeasibleBudgetError if the least that a method can hold at some tick is above the budget."""
+    tick = int(level.argmax())
+    if (minimum_bytes := int(level[tick])) > budget_bytes:
+        operator = trace.tick(tick).operator
+        raise InfeasibleBudgetError(minimum_bytes, operator, tick, budget_bytes, trace.operation(tick))
 
 
 def require_budget(trace: Trace, budget_bytes: int, page_bytes: PageSize = PAGES) -> None:
     """Raise InfeasibleBudgetError for a budget that no plan can keep."""
-    needed = needed_bytes(trace, page_bytes)
-    tick = int(needed.argmax())
-    if int(needed[tick]) > budget_bytes:
-        raise infeasible(trace, tick, int(needed[tick]), budget_bytes)
+    require_levels(needed_bytes(trace, page_bytes), trace, budget_bytes)
 
 
 def require_tiers(trace: Trace, machine: Machine, budget_bytes: int) -> None:

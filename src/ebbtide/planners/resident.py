@@ -6,16 +6,13 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import infeasible, page_size_of
+from ebbtide.planners.base import page_size_of, require_levels
 
 
 def resident(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """Make the plan. Raises InfeasibleBudgetError if the step's peak of live bytes is above the budget."""
     began = perf_counter_ns()
-    live = live_bytes(trace, page_size_of(machine))
-    tick = int(live.argmax())
-    if int(live[tick]) > budget_bytes:
-        raise infeasible(trace, tick, int(live[tick]), budget_bytes)
+    require_levels(live_bytes(trace, page_size_of(machine)), trace, budget_bytes)
     fast = machine.tiers[0].name
     rows = trace.storages
     stays = tuple(

@@ -34,12 +34,12 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.published.autotm_addresses import lower_limits
 from ebbtide.planners.published.autotm_flow import Life, stays_of_life
 from ebbtide.planners.published.autotm_placement import REACH, Flow, Step, least_of, step_of
 from ebbtide.planners.resident import resident
-from ebbtide.planners.search.make_plan import make_plan, pair_of, require_levels
+from ebbtide.planners.search.make_plan import make_plan, pair_of
 
 TIME_LIMIT_S = 20.0
 

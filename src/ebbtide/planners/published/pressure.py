@@ -16,10 +16,10 @@ from ebbtide.ir.occupancy import levels, live_bytes
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.search.bound import never_used_bytes
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
-from ebbtide.planners.search.make_plan import make_plan, require_levels
+from ebbtide.planners.search.make_plan import make_plan
 from ebbtide.planners.search.slow_tiers import assign_tiers, homeless_tier, reachable_tiers
 from ebbtide.planners.search.timing import Clock, Move, stays_of, still_stays
 from ebbtide.units import KIB

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
-from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Tier
 from ebbtide.ir.occupancy import occupancy, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import infeasible, page_size_of
+from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.simulator import Outcome, simulate_plan
@@ -50,13 +49,6 @@ def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
     roomy = [tier for tier in tiers if tier.capacity_bytes is None or tier.capacity_bytes >= live_bytes]
     slow = roomy[0] if roomy else max(tiers, key=lambda tier: tier.capacity_bytes or 0)
     return Pair(machine.tiers[0], slow, *machine.ways(slow.name))
-
-
-def require_levels(level: Ints, trace: Trace, budget_bytes: int) -> None:
-    """Raise InfeasibleBudgetError if the least that a method can hold at some tick is above the budget."""
-    tick = int(level.argmax())
-    if int(level[tick]) > budget_bytes:
-        raise infeasible(trace, tick, int(level[tick]), budget_bytes)
 
 
 def uses_in_place(machine: Machine) -> bool:

@@ -11,7 +11,7 @@ from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import infeasible, page_size_of
+from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import homeless_tier, reachable_tiers
@@ -136,10 +136,7 @@ def _lost_share(machine: Machine, link: Link) -> float:
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
     """Raise InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
-    least = _least_levels(problem)
-    tick = int(least.argmax())
-    if int(least[tick]) > budget_bytes:
-        raise infeasible(problem.trace, tick, int(least[tick]), budget_bytes)
+    require_levels(_least_levels(problem), problem.trace, budget_bytes)
 
 
 def lacks_bytes(problem: Problem, budget_bytes: int) -> int:
