@@ -70,9 +70,8 @@ def test_every_field_has_exactly_one_variable() -> None:
     assert sorted(knob.field for knob in KNOBS.values()) == sorted(field.name for field in fields(Settings))
 
 
-def test_every_field_but_those_of_recording_can_be_named() -> None:
-    recording = {"trace_step", "trace_steps", "fake"}
-    assert {field.name for field in fields(Settings)} == set(Named.__annotations__) | recording | {"fast"}
+def test_every_field_can_be_named() -> None:
+    assert {field.name for field in fields(Settings)} == set(Named.__annotations__) | {"fast"}
 
 
 @pytest.mark.parametrize(

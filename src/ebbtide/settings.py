@@ -155,9 +155,6 @@ class Settings:
     save_plan: str | None = None  # the file for its plan
     save_timeline: str | None = None  # the file for the timeline of a planned step
     wait_for_plan: bool = False  # training waits while a plan is made
-    trace_step: int | None = None  # for ebbtide.record: the first step to record; default 3, or 2 with fake tensors
-    trace_steps: int = 1  # for ebbtide.record: the number of steps
-    fake: bool = False  # for ebbtide.record: fake tensors, modelled times
     lines: bool = False  # a saved step says which line made each storage
     min_storage_bytes: int = 64 * KIB  # the smallest storage that is managed
     piece_bytes: int = 16 * MIB  # storages of twice this size move in pieces of at least this size
@@ -357,10 +354,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_SAVE_PLAN": Knob("save_plan", str, "a file"),
     "EBBTIDE_SAVE_TIMELINE": Knob("save_timeline", str, "a file"),
     "EBBTIDE_WAIT_FOR_PLAN": Knob("wait_for_plan", _switch, "1 or 0"),
-    "EBBTIDE_TRACE_STEP": Knob("trace_step", _whole(1, 2**31), "a whole number from 1 up"),
-    "EBBTIDE_FAKE": Knob("fake", _switch, "1 or 0"),
     "EBBTIDE_LINES": Knob("lines", _switch, "1 or 0"),
-    "EBBTIDE_TRACE_STEPS": Knob("trace_steps", _whole(1, 1000), "a whole number from 1 to 1000"),
     "EBBTIDE_MIN_STORAGE": Knob(
         "min_storage_bytes", _size(PAGE_BYTES), f"a size from {format_bytes(PAGE_BYTES)} up, such as 64KiB"
     ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.ir.occupancy import exact, levels, live_bytes, mean, needed_bytes, occupancy, pages_of, peak
+from ebbtide.ir.occupancy import exact, levels, live_bytes, needed_bytes, occupancy, pages_of, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from tests.helpers.make_ir import TIERS, R, W, planned, shrunk, trace_of, traces
@@ -75,12 +75,9 @@ def test_the_worked_example_holds() -> None:
     assert occupancy(trace, stays, ["dram"], pages_of(64))["dram"].tolist() == [192] * 4
 
 
-def test_peak_and_mean() -> None:
-    trace = trace_of(3, [], [])  # ticks of 10, 20 and 30 ns
-    level = np.array([60, 0, 120])
-    assert peak(level) == 120
-    assert mean(level, trace) == (60 * 10 + 120 * 30) // 60
-    assert live_bytes(trace, exact).tolist() == [0, 0, 0]
+def test_a_step_without_storages_holds_nothing() -> None:
+    assert peak(np.array([60, 0, 120])) == 120
+    assert live_bytes(trace_of(3, [], []), exact).tolist() == [0, 0, 0]
 
 
 def test_a_sum_that_does_not_fit_is_refused() -> None:

@@ -88,7 +88,7 @@ def trace(
     if not quiet:
         tell_misplaced_options(program)
     warn_in_one_line()
-    settings = replace(Settings.from_environment(), disable=False, trace_step=None, machine=machine)
+    settings = replace(Settings.from_environment(), disable=False, machine=machine)
     if output is None:
         output = named_for(program)
         if output.exists() and not quiet:

@@ -132,9 +132,3 @@ def packed_sizes(trace: Trace) -> Ints:
 def peak(level: Ints) -> int:
     """Return the most bytes at one tick."""
     return int(level.max())
-
-
-def mean(level: Ints, trace: Trace) -> int:
-    """Return the mean over the step's time, or over its ticks if the trace has no times."""
-    times = trace.ticks.time_ns
-    return round(float(np.average(level, weights=times if times.any() else None)))

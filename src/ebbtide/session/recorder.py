@@ -5,7 +5,6 @@ with ebbtide.record("step.trace"):
 """
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from ebbtide.host.native import require_native
 from ebbtide.host.spill import choose_spill_directories
 from ebbtide.machines import find_machine
 from ebbtide.session.driven import Driven, check_writable, tell_disabled
-from ebbtide.settings import KNOBS, ProgressMode, Settings
+from ebbtide.settings import ProgressMode, Settings
 from ebbtide.terminal import tell
 from ebbtide.units import option
 
@@ -42,8 +41,8 @@ class Recorder(Driven):
         path: str | os.PathLike[str],
         *,
         first: int | None = None,
-        count: int | None = None,
-        fake: bool | None = None,
+        count: int = 1,
+        fake: bool = False,
         machine: str | os.PathLike[str] | None = None,
         lines: bool | None = None,
         device: str | None = None,
@@ -53,7 +52,7 @@ class Recorder(Driven):
         chosen = settings or Settings.from_environment()
         self._path = Path(path).absolute()
         self._disabled = chosen.disable
-        self._fake = chosen.fake if fake is None else fake
+        self._fake = fake
         self._machine = chosen.machine if machine is None else os.fspath(machine)
         self._piece_bytes = chosen.piece_bytes
         self._lines = chosen.lines if lines is None else lines
@@ -62,12 +61,10 @@ class Recorder(Driven):
             says = f"{option('fake')} needs no device: leave {option('device')} out"
             raise SettingError(f"{says}, and name its machine with {option('machine')}")
         self._settings = chosen
-        if first is not None:
-            chosen = replace(chosen, trace_step=KNOBS["EBBTIDE_TRACE_STEP"].read("first", str(first)))  # type: ignore[arg-type]
-        if count is not None:
-            chosen = replace(chosen, trace_steps=KNOBS["EBBTIDE_TRACE_STEPS"].read("count", str(count)))  # type: ignore[arg-type]
-        self._first = (2 if self._fake else 3) if chosen.trace_step is None else chosen.trace_step
-        self._count = chosen.trace_steps
+        self._first = (2 if fake else 3) if first is None else first
+        self._count = count
+        if self._first < 1 or count < 1:
+            raise SettingError(f"first={first}, count={count}: steps are counted from 1, and at least one is recorded")
         self._recorder: StepRecorder | None = None
 
     @property
