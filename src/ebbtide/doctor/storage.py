@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ebbtide.doctor.view import View
 from ebbtide.errors import SpillError
 from ebbtide.host.mounts import find_mount, read_mounts
 from ebbtide.host.process import memory_limit
-from ebbtide.host.spill import choose_spill_directories, free_bytes_of
+from ebbtide.host.spill import choose_spill_directories, free_bytes_of, open_unnamed, reserve
 from ebbtide.units import GIB, MIB, format_bytes
 
 _TRIAL_BYTES = 2 * MIB
@@ -62,18 +61,11 @@ def storage(view: View, asked: Sequence[str]) -> list[Finding]:
 
 def try_spill(directory: Path, free: int) -> SpillTrial:
     """Reserve, write and read back 2 MiB of an unnamed file, as a run does. Nothing stays."""
-    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     direct = True
     try:
+        file, direct = open_unnamed(directory)
         try:
-            file = os.open(directory, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            direct = False
-            file = os.open(directory, flags, 0o600)
-        try:
-            reserved = _try_reserve(file)
+            reserved = reserve(file, _TRIAL_BYTES)
             with mmap.mmap(-1, _TRIAL_BYTES) as pages:
                 pages[:] = os.urandom(mmap.PAGESIZE) * (_TRIAL_BYTES // mmap.PAGESIZE)
                 written = bytes(pages)
@@ -87,19 +79,6 @@ def try_spill(directory: Path, free: int) -> SpillTrial:
     except OSError as error:
         return SpillTrial(error.strerror or str(error), direct, False, free)
     return SpillTrial("", direct, reserved, free)
-
-
-def _try_reserve(file: int) -> bool:
-    """Reserve space. Returns False where the file system cannot promise space. A full one raises OSError."""
-    try:
-        os.posix_fallocate(file, 0, _TRIAL_BYTES)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        with suppress(OSError):
-            os.ftruncate(file, _TRIAL_BYTES)
-        return False
-    return True
 
 
 def _move(call: "object", file: int, pages: mmap.mmap, verb: str) -> None:

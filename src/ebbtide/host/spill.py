@@ -5,6 +5,7 @@ whose upper layer lies in RAM is not noticed. Native code reserves free space. I
 directories in stripes of 4 MiB ([Note: stripes] in ``native/core/spill_file.hpp``).
 """
 
+import errno
 import os
 import shutil
 import tempfile
@@ -61,6 +62,30 @@ def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) ->
             raise SpillError(str(directory), "it is named twice, and one disk is no faster for that")
         checked.append(real)
     return tuple(checked)
+
+
+def open_unnamed(directory: Path) -> tuple[int, bool]:
+    """Open an unnamed file, as a run does. Return its descriptor, and whether O_DIRECT works. Raises OSError."""
+    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(directory, flags | os.O_DIRECT, 0o600), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.open(directory, flags, 0o600), False
+
+
+def reserve(file: int, nbytes: int) -> bool:
+    """Reserve space. Returns False where the file system cannot promise space. A full one raises OSError."""
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        # EINVAL: where the file system cannot reserve, glibc writes a byte to every page, which O_DIRECT refuses.
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.ftruncate(file, nbytes)
+        return False
+    return True
 
 
 def free_bytes_of(directories: Sequence[Path]) -> tuple[int, ...]:

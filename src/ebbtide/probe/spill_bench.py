@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.errors import SpillError
+from ebbtide.host.spill import open_unnamed, reserve
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction
 from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
 from ebbtide.units import KIB, MIB
@@ -64,8 +65,7 @@ class SpillBench:
         chunks = -(-nbytes // (CHUNK_BYTES * len(directories)))
         try:
             for directory in directories:
-                self._files.append(self._open(directory))
-                self._reserve(self._files[-1], chunks * CHUNK_BYTES, directory)
+                self._open(directory, chunks * CHUNK_BYTES)
         except BaseException:
             self._close()
             raise
@@ -134,28 +134,17 @@ class SpillBench:
         for file in self._files:
             os.close(file)
 
-    def _open(self, directory: Path) -> int:
-        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+    def _open(self, directory: Path, nbytes: int) -> None:
         try:
-            return os.open(directory, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise _refused(directory, "no unnamed file can be made in it", error) from error
-        self.direct = False
-        try:
-            return os.open(directory, flags, 0o600)
+            file, direct = open_unnamed(directory)
         except OSError as error:
             raise _refused(directory, "no unnamed file can be made in it", error) from error
-
-    def _reserve(self, file: int, nbytes: int, directory: Path) -> None:
+        self._files.append(file)
+        self.direct &= direct
         try:
-            os.posix_fallocate(file, 0, nbytes)
+            self.reserved &= reserve(file, nbytes)
         except OSError as error:
-            # EINVAL: where the file system cannot reserve, glibc writes a byte to every page, which O_DIRECT refuses.
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise _refused(directory, "its space cannot be reserved", error) from error
-            self.reserved = False
-            os.ftruncate(file, nbytes)
+            raise _refused(directory, "its space cannot be reserved", error) from error
 
     def _begin(self, cell: Cell, until: _Until) -> list[Future[float]]:
         for out in (False, True):
