@@ -16,7 +16,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, occupancy
+from ebbtide.ir.occupancy import levels
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.published.channels import Channels, book
@@ -57,21 +57,15 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
                 break
     eager = pressure.copy()
     _prefetch_eagerly(eager, budget_bytes)
-    found = [_stays(way, tiers, tier_of, budget_bytes) for way in (pressure, eager)]
+    found = [_stays(way, tiers[-1], tier_of, budget_bytes) for way in (pressure, eager)]
     step_ns, best = fastest_of(trace, machine, budget_bytes, found)
     return make_plan("g10", trace, machine, budget_bytes, best, began, step_ns=step_ns)
 
 
-def _stays(pressure: Pressure, tiers: list[str], tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
-    """Return the stays, with LRU's evictions. If those overfill a slow tier that was booked, tiers are assigned
-    anew."""
+def _stays(pressure: Pressure, last: str, tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
+    """Return the stays, with LRU's evictions, which go to the ``last`` tier. They may overfill one that was booked."""
     pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
-    stays = pressure.stays(_tiers(pressure, tier_of))
-    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
-    capacities = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
-    if any(capacity is not None and int(level[tier].max()) > capacity for tier, capacity in capacities.items()):
-        return pressure.stays()
-    return stays
+    return pressure.fitting(pressure.stays([tier_of.get(number, last) for number in pressure.idle.storage.tolist()]))
 
 
 def _by_area(pressure: Pressure, budget_bytes: int) -> list[int]:
@@ -120,8 +114,3 @@ def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
         if earliest < back:
             pressure.set(row, out, done, gone, earliest)
 
-
-def _tiers(pressure: Pressure, tier_of: dict[int, str]) -> list[str]:
-    """Return the tier of each row. LRU's evictions go to the slowest."""
-    last = reachable_tiers(pressure.machine)[-1]
-    return [tier_of.get(number, last) for number in pressure.idle.storage.tolist()]

@@ -12,7 +12,7 @@ import numpy as np
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Flags, Floats
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, live_bytes
+from ebbtide.ir.occupancy import levels, live_bytes, occupancy
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
@@ -136,6 +136,13 @@ class Pressure:
         """Return the plan's stays."""
         still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
         return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)
+
+    def fitting(self, stays: list[Stay]) -> list[Stay]:
+        """Return these stays. If they overfill a slow tier, tiers are assigned anew."""
+        capacities = {tier: self.machine.tier(tier).capacity_bytes for tier in reachable_tiers(self.machine)}
+        level = occupancy(self.trace, stays, [*capacities], self.page_bytes)
+        full = any(most is not None and int(level[tier].max()) > most for tier, most in capacities.items())
+        return self.stays() if full else stays
 
 
 def with_moves(

@@ -28,7 +28,7 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, occupancy, paged_sizes
+from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.planners.published.module_ends import ahead, leaves_module
@@ -73,9 +73,7 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int, prefetches: boo
     pinned_only = [homes.get(number, tiers[-1]) for number in idle.storage.tolist()]
     exclusive = {number for number in table.parameters if homes[number] == tiers[0]}
     stays = _exclusive(pressure.stays(pinned_only), pressure, pinned_only, exclusive)
-    if _too_full(pressure, stays, tiers):
-        stays = pressure.stays()
-    return make_plan("10cache", trace, machine, budget_bytes, stays, began)
+    return make_plan("10cache", trace, machine, budget_bytes, pressure.fitting(stays), began)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,8 +251,3 @@ def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive
         found.append(Stay(number, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
     return found
 
-
-def _too_full(pressure: Pressure, stays: list[Stay], tiers: list[str]) -> bool:
-    level = occupancy(pressure.trace, stays, tiers, pressure.page_bytes)
-    capacity = {tier: pressure.machine.tier(tier).capacity_bytes for tier in tiers}
-    return any(most is not None and int(level[tier].max()) > most for tier, most in capacity.items())
