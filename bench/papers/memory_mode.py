@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.papers.layout import lay_out
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Access, Trace
-from ebbtide.planners.published.autotm_addresses import lay_out
 from ebbtide.simulator.step_columns import operand_bytes
 
 LINE_BYTES = 2**20

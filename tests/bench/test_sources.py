@@ -10,11 +10,13 @@ import pytest
 
 from bench.papers import findings, ten_cache, tierscape, tiertrain, tm_training
 from bench.papers.common import Row, peak_of, spread, within
+from bench.papers.layout import lay_out
 from bench.papers.memory_mode import Lines, memory_mode
 from bench.papers.steps import XEON, densenet, inception_v4, resnet
 from ebbtide.ir.occupancy import live_bytes
 from ebbtide.ir.trace import Storage, StorageKind, Trace
 from ebbtide.machines import find_machine
+from ebbtide.planners.resident import resident
 from tests.helpers.make_steps import PAGE, R, W, parameter, step
 from tests.helpers.paths import ROOT
 
@@ -78,6 +80,16 @@ def test_a_cache_of_lines_is_what_single_lines_give(seed: int) -> None:
             if writes:
                 dirty.add(place)
         assert cache.use(first, last, writes) == (came, went)
+
+
+def test_no_two_storages_that_live_together_share_addresses() -> None:
+    trace, machine = resnet((1, 1, 1, 1), 64, XEON), find_machine("dram-optane")
+    stays, address = lay_out(trace, list(resident(trace, machine, 2**40).stays), machine)
+    end = address + np.array([trace.storages[stay.storage].nbytes for stay in stays])
+    for at, one in enumerate(stays):
+        for below, other in enumerate(stays[:at]):
+            if one.start < other.stop and other.start < one.stop:
+                assert end[at] <= address[below] or end[below] <= address[at]
 
 
 def test_memory_mode_moves_nothing_where_all_fits_and_writes_dead_data_back_where_not() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.errors import InfeasibleBudgetError, PlanError
+from ebbtide.errors import InfeasibleBudgetError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import Compute, InPlace, Machine
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
@@ -18,7 +18,6 @@ from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import Storage, StorageKind, Storages, Ticks, Trace
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.published.autotm import autotm_async, autotm_static, autotm_sync
-from ebbtide.planners.published.autotm_addresses import lay_out
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, stays_of_life
 from ebbtide.planners.published.autotm_placement import Flow, step_of
 from ebbtide.planners.published.solver import Outcome, Program
@@ -281,41 +280,6 @@ def test_static_placement_uses_the_slow_tier_in_place_and_never_moves() -> None:
     assert trace.step_ns < found.predicted_ns
     sync = autotm_sync(trace, machine, found.budget_bytes)
     assert sync.predicted_ns <= found.predicted_ns * 1.001
-
-
-def test_a_layout_that_does_not_fit_is_solved_again_with_lower_limits() -> None:
-    """Between its ends a layout of pieces has holes; with ``contiguous`` what is planned can be laid out."""
-    rng = np.random.default_rng(0)
-    repaired = refused = 0
-    for _ in range(12):
-        n_ticks = 12
-        storages, accesses = [], []
-        for number in range(9):
-            birth = int(rng.integers(0, 9))
-            death = birth + int(rng.integers(2, 7))
-            storages.append(Storage(PAGE * int(rng.integers(1, 9)), StorageKind.ACTIVATION, birth, death))
-            accesses += [(number, birth, W), *([(number, death - 1, R)] if death - 1 > birth else [])]
-        trace = step([10_000] * n_ticks, storages, accesses)
-        budget = budget_at(trace, 0.5)
-        free = autotm_sync(trace, DISK, budget)
-        try:
-            fixed = autotm_sync(trace, DISK, budget, contiguous=True)
-        except PlanError:
-            refused += 1
-            continue
-        tops = []
-        for found in (free, fixed):
-            stays, address = lay_out(trace, list(found.stays), DISK)
-            ends = address + np.array([trace.storages[stay.storage].nbytes for stay in stays])
-            tops.append(int(ends.max()))
-            for one, other in product(range(len(stays)), repeat=2):
-                if one < other and stays[one].start < stays[other].stop and stays[other].start < stays[one].stop:
-                    low, high = sorted((one, other), key=lambda at: int(address[at]))
-                    assert address[low] + trace.storages[stays[low].storage].nbytes <= address[high]
-        assert tops[1] <= budget
-        repaired += tops[0] > budget
-    assert repaired >= 3
-    assert refused <= 2
 
 
 def passes(n_parameters: int, nbytes: int) -> Trace:

@@ -17,26 +17,22 @@ over operands, less what ``overlap`` hides. This needs one variable for each ope
 operands. Operations that the machine has measured (``ebbtide probe --kernels``) have the source's indicators d[k, c],
 one for each placement (2^m, for up to six operands). With more operands each has its own measured cost.
 
-Where a storage's contents must lie at one address (``contiguous``), the fast tier is laid out after solving. If the
-layout does not fit, the limits near the storages that stick out are lowered and the program is solved again, as in
-``defrag.jl``. The arena's pages make that unnecessary, so it is off by default.
-
-Left out: cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), and tiers beyond two.
-Also left out: the interference of moves with operations. It is why the authors' own asynchronous moves lost on a CPU.
+Left out: a layout of the fast tier with each storage at one address (``defrag.jl``), which the arena's pages make
+unnecessary; cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), and tiers beyond
+two. Also left out: the interference of moves with operations. It is why the authors' own asynchronous moves lost on a
+CPU.
 """
 
 from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from ebbtide.errors import PlanError
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import live_bytes, peak
-from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of, require_levels
-from ebbtide.planners.published.autotm_addresses import lower_limits
-from ebbtide.planners.published.autotm_flow import Life, stays_of_life
+from ebbtide.planners.published.autotm_flow import stays_of_life
 from ebbtide.planners.published.autotm_placement import REACH, Flow, Step, least_of, step_of
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import make_plan, pair_of
@@ -46,8 +42,6 @@ TIME_LIMIT_S = 20.0
 _MOST_MOVES = 20_000
 """The most moves beside operations in the asynchronous program. In larger steps, only the longest operations near a
 user are offered."""
-_REFINEMENTS = 20
-"""The limits are lowered at most so often for a layout; then the last layout is taken."""
 
 
 def autotm_static(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
@@ -58,28 +52,17 @@ def autotm_static(trace: Trace, machine: Machine, budget_bytes: int, time_limit_
     return _plan("autotm-static", trace, machine, budget_bytes, time_limit_s)
 
 
-def autotm_sync(
-    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
-) -> Plan:
+def autotm_sync(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
     """Plan moves for which compute waits. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
-    return _plan("autotm-sync", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
+    return _plan("autotm-sync", trace, machine, budget_bytes, time_limit_s)
 
 
-def autotm_async(
-    trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S, contiguous: bool = False
-) -> Plan:
+def autotm_async(trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float = TIME_LIMIT_S) -> Plan:
     """Plan moves beside operations as well. Raises InfeasibleBudgetError and PlanError as ``ebbtide`` does."""
-    return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s, contiguous=contiguous)
+    return _plan("autotm-async", trace, machine, budget_bytes, time_limit_s)
 
 
-def _plan(
-    name: str,
-    trace: Trace,
-    machine: Machine,
-    budget_bytes: int,
-    time_limit_s: float,
-    contiguous: bool = False,
-) -> Plan:
+def _plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, time_limit_s: float) -> Plan:
     began = perf_counter_ns()
     pair = pair_of(machine, peak(live_bytes(trace, page_size_of(machine))))
     if pair is None:
@@ -88,26 +71,14 @@ def _plan(
     require_levels(least_of(step, static), trace, budget_bytes)
     limit = np.full(len(trace.ticks), budget_bytes, dtype=np.int64)
     deadline = perf_counter() + time_limit_s
-    stopped = False
-    for _ in range(_REFINEMENTS):
-        lives, in_time = Flow(step, limit, static).solve(deadline - perf_counter())
-        if name == "autotm-async":
-            several = step_of(trace, machine, pair, _longest(trace, step))
-            known = [life.along(gadgets) for life, gadgets in zip(lives, several.networks, strict=True)]
-            lives, in_time = Flow(several, limit, static).solve(deadline - perf_counter(), known)
-        stopped = stopped or not in_time
-        stays = [*step.stays, *(stay for life in lives for stay in _stays(life, step))]
-        lower = lower_limits(trace, stays, machine, budget_bytes, limit) if contiguous else None
-        if lower is None:
-            break
-        limit = np.maximum(lower, least_of(step, static))
-    else:
-        raise PlanError((f"no layout of the fast tier fits {budget_bytes} bytes after {_REFINEMENTS} refinements",))
-    return make_plan(name, trace, machine, budget_bytes, stays, began, out_of_time=stopped)
-
-
-def _stays(life: Life, step: Step) -> list[Stay]:
-    return stays_of_life(life, step.pair.fast.name, step.pair.slow.name, len(step.trace.ticks))
+    lives, in_time = Flow(step, limit, static).solve(deadline - perf_counter())
+    if name == "autotm-async":
+        several = step_of(trace, machine, pair, _longest(trace, step))
+        known = [life.along(gadgets) for life, gadgets in zip(lives, several.networks, strict=True)]
+        lives, in_time = Flow(several, limit, static).solve(deadline - perf_counter(), known)
+    fast, slow = pair.fast.name, pair.slow.name
+    stays = [*step.stays, *(stay for life in lives for stay in stays_of_life(life, fast, slow, len(trace.ticks)))]
+    return make_plan(name, trace, machine, budget_bytes, stays, began, out_of_time=not in_time)
 
 
 def _longest(trace: Trace, step: Step) -> int:
