@@ -8,7 +8,6 @@ This describes the trace and is no plan. A planner knows a budget, moves storage
 stalls.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -74,13 +73,12 @@ def relief(trace: Trace, candidates: Candidates, rows: Ints) -> Ints:
     return levels(low, high, candidates.nbytes[rows], len(trace.ticks))
 
 
-def bandwidth_curve(trace: Trace, bandwidths: Sequence[int] = BANDWIDTHS) -> tuple[BandwidthPoint, ...]:
+def bandwidth_curve(trace: Trace) -> tuple[BandwidthPoint, ...]:
     """Return a point for each bandwidth. Links have no latency, the same speed both ways, and no shared group."""
     live = live_bytes(trace)
     found = []
-    for bytes_per_s in bandwidths:
-        route = assumed_route(bytes_per_s)
-        candidates = candidates_of(trace, route, _MOST_QUEUED)
+    for bytes_per_s in BANDWIDTHS:
+        candidates = candidates_of(trace, assumed_route(bytes_per_s), _MOST_QUEUED)
         rows = np.flatnonzero(candidates.queued)
         found.append(
             BandwidthPoint(

@@ -38,12 +38,6 @@ class Route:
     back: Link
     shared: bool
 
-    def out_ns(self, nbytes: Ints) -> Ints:
-        return copy_ns(self.out, nbytes)
-
-    def back_ns(self, nbytes: Ints) -> Ints:
-        return copy_ns(self.back, nbytes)
-
     def most_bytes(self, idle_ns: float) -> int:
         """Return the largest storage that may move in an interval: the swap line of a chart of size against ATI."""
         left = idle_ns - self.out.latency_ns - self.back.latency_ns
@@ -72,13 +66,6 @@ def assumed_route(out_bytes_per_s: int, back_bytes_per_s: int | None = None) -> 
     found = route_of(Machine("given bandwidths", Origin.ASSUMED, tiers, links))
     assert found is not None
     return found
-
-
-def copy_ns(link: Link, nbytes: Ints) -> Ints:
-    """Return a copy's time alone on its link, rounded up."""
-    time = np.ceil(nbytes.astype(np.float64) * (1e9 / link.bytes_per_s))
-    result: Ints = link.latency_ns + np.minimum(time, 2.0**61).astype(np.int64)
-    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +102,9 @@ def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candid
     order = np.lexsort((found.after, found.storage, -weight))
     storage, after, until = found.storage[order], found.after[order], found.until[order]
     idle_ns, nbytes, weight = found.idle_ns[order], nbytes[order], weight[order]
-    out_ns, back_ns = route.out_ns(nbytes), route.back_ns(nbytes)
+    out_ns, back_ns = (
+        np.minimum(np.ceil(link.copy_ns(nbytes)), 2.0**61).astype(np.int64) for link in (route.out, route.back)
+    )
     alone = out_ns + back_ns <= idle_ns
     threshold = np.quantile(weight, OUTLIER_PERCENTILE / 100, method="inverted_cdf") if len(weight) else 0.0
     gone, back, queued = after + 1, after + 1, np.zeros(len(alone), dtype=bool)

@@ -17,31 +17,22 @@ Where a machine has ``kernels`` of an operation, the measured times replace the 
 """
 
 import json
-import math
 import re
 import tomllib
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, overload
 
 from ebbtide.errors import FileFormatError, SettingError
-from ebbtide.ir.base import Origin, check_range
+from ebbtide.ir.base import Floats, Ints, Origin, check_range
 from ebbtide.ir.kernels import Kernel
-from ebbtide.ir.records import read_record, refusing_damage
+from ebbtide.ir.records import check_reals, read_record, refusing_damage
 
 FORMAT = "ebbtide-machine"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _DTYPE = re.compile(r'"dtype":"(\w+)"')
-
-
-def check_reals(record: object, names: str) -> None:
-    """Raise ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
-    for name in names.split():
-        value = getattr(record, name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
 
 
 def check_name(name: str) -> None:
@@ -141,6 +132,17 @@ class Link:
     def name(self) -> str:
         """Its lane in a timeline."""
         return f"{self.source}->{self.target}"
+
+    @overload
+    def copy_ns(self, nbytes: float, beside: bool = False) -> float: ...
+
+    @overload
+    def copy_ns(self, nbytes: Ints, beside: bool = False) -> Floats: ...
+
+    def copy_ns(self, nbytes: float | Ints, beside: bool = False) -> float | Floats:
+        """Return the time of a copy that is alone on the link, or of several such. ``beside``: an operation runs."""
+        rate = self.beside_bytes_per_s if beside and self.beside_bytes_per_s is not None else self.bytes_per_s
+        return self.latency_ns + nbytes * (1e9 / rate)
 
 
 class Sharing(StrEnum):

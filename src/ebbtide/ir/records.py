@@ -5,6 +5,7 @@ dataclass. It raises FileFormatError, which names the place, for a missing field
 or a value of another type.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -26,6 +27,14 @@ def refusing_damage(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise FileFormatError(f"{what}: {str(error) or type(error).__name__}") from error
+
+
+def check_reals(record: object, names: str) -> None:
+    """Raise ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
+    for name in names.split():
+        value = getattr(record, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
 
 
 def read_record(record_type: type[Record], value: object, place: str) -> Record:

@@ -5,7 +5,6 @@ these fields. ``format`` and ``version`` say what it is, and a reader refuses an
 """
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError, ReportError
-from ebbtide.ir.records import read_record, refusing_damage
+from ebbtide.ir.records import check_reals, read_record, refusing_damage
 from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
@@ -23,27 +22,19 @@ VERSION = 5
 
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
-
 _FAR_ABOVE, _FAR_BELOW = 1.5, 0.5
 
 
 class StepMode(StrEnum):
     """The way in which a step decided what to move.
 
-    DEMAND evicts when room is needed and fetches when an access forces it. RECORDED is a step run to learn what later
-    steps need; it may use as much memory as it likes. PLANNED carries out a plan.
+    RECORDED is a step run to learn what later steps need; it may use as much memory as it likes. PLANNED carries out a
+    plan. DEMAND evicts when room is needed and fetches when an access forces it.
     """
 
-    DEMAND = "demand"
     RECORDED = "recorded"
     PLANNED = "planned"
-
-
-def _check_counts(record: object, *names: str) -> None:
-    for name in names:
-        value = getattr(record, name)
-        if value is not None and (value < 0 or not math.isfinite(value)):
-            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
+    DEMAND = "demand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,7 @@ class Traffic:
     other: int
 
     def __post_init__(self) -> None:
-        _check_counts(self, *KINDS)
+        check_reals(self, " ".join(KINDS))
         if self.total != sum(self.by_kind()):
             raise ValueError(f"total is {self.total} but the kinds add up to {sum(self.by_kind())}")
 
@@ -80,7 +71,7 @@ class Stall:
     demand_fetch: float
 
     def __post_init__(self) -> None:
-        _check_counts(self, "room", "late_prefetch", "demand_fetch")
+        check_reals(self, "room late_prefetch demand_fetch")
 
     @property
     def total(self) -> float:
@@ -109,7 +100,7 @@ class StepReport:
     made_anew_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_counts(self, "wall_s", "cpu_s", "minor_faults", "made_anew_bytes", "made_anew_s")
+        check_reals(self, "wall_s cpu_s minor_faults made_anew_bytes made_anew_s")
 
 
 LEFT = "is left as the script has it"
@@ -125,7 +116,7 @@ class OutsideStorage:
     nbytes: int
 
     def __post_init__(self) -> None:
-        _check_counts(self, "count", "nbytes")
+        check_reals(self, "count nbytes")
 
 
 def by_reason(left_alone: list[tuple[int, str]]) -> tuple[OutsideStorage, ...]:
@@ -152,7 +143,7 @@ class LinkReport:
     measured_busy_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(self, "forecast_bytes", "forecast_busy_s", "measured_bytes", "measured_busy_s")
+        check_reals(self, "forecast_bytes forecast_busy_s measured_bytes measured_busy_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +171,7 @@ class PlanReport:
     measured_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(self, "budget_bytes", "step_s", "predicted_s", "lower_bound_s", "plan_s", "plans")
-        _check_counts(self, "taken_up_after", "measured_s")
+        check_reals(self, "budget_bytes step_s predicted_s lower_bound_s plan_s plans taken_up_after measured_s")
 
     def missed_by(self, typical_s: float) -> float | None:
         """Return how many times as long as forecast a typical step takes, if that is 1.5 or more, or half or less."""
@@ -199,7 +189,7 @@ class TierReport:
     read_bytes: int
 
     def __post_init__(self) -> None:
-        _check_counts(self, "capacity_bytes", "written_bytes", "read_bytes")
+        check_reals(self, "capacity_bytes written_bytes read_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +216,7 @@ class Moment:
     in_memory: Traffic | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(self, "pid", "process_began", "at_s", "held_bytes", "budget_bytes", "running_s", "total_steps")
+        check_reals(self, "pid process_began at_s held_bytes budget_bytes running_s total_steps")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,10 +281,10 @@ class RunReport:
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
             raise ValueError(f"this is {self.format!r} version {self.version}; read is {FORMAT!r} version {VERSION}")
-        _check_counts(self, "fast_bytes", "arena_budget_bytes", "process_peak_bytes", "unbounded_peak_bytes")
-        _check_counts(self, "arena_peak_bytes", "arena_mean_bytes", "adopted_bytes", "outside_bytes")
-        _check_counts(self, "left_out_steps", "left_out_written_bytes", "resident_peak_bytes", "resident_mean_bytes")
-        _check_counts(self, "written_bytes", "trained_parameters", "process_peak_before_bytes")
+        check_reals(self, "fast_bytes arena_budget_bytes process_peak_bytes process_peak_before_bytes")
+        check_reals(self, "unbounded_peak_bytes arena_peak_bytes arena_mean_bytes resident_peak_bytes")
+        check_reals(self, "resident_mean_bytes adopted_bytes outside_bytes written_bytes left_out_written_bytes")
+        check_reals(self, "left_out_steps trained_parameters")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 

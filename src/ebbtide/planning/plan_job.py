@@ -16,7 +16,7 @@ from ebbtide.capture.tick_times import TickTimes, typical_ns, with_times
 from ebbtide.capture.timeline import timeline
 from ebbtide.errors import EbbtideError, InfeasibleBudgetError
 from ebbtide.ir.files import decode, encode
-from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.native import NEVER
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
@@ -233,15 +233,11 @@ def _made_for(trace: Trace, machine: Machine, budget_bytes: int, planner: Planne
 
 def _is_news(before: Machine, after: Machine) -> bool:
     """Tell whether the measurements differ enough to change a plan."""
-    costs = [(_copy_ns(link), _copy_ns(now)) for link, now in zip(before.links, after.links, strict=True)]
+    # A copy of this size shows both a link's latency and its rate.
+    costs = [(link.copy_ns(MIB), now.copy_ns(MIB)) for link, now in zip(before.links, after.links, strict=True)]
     costs += [(group.bytes_per_s, now.bytes_per_s) for group, now in zip(before.groups, after.groups, strict=True)]
     slower = [abs(link.slows_compute - now.slows_compute) for link, now in zip(before.links, after.links, strict=True)]
     return any(abs(now / was - 1) > _NEWS for was, now in costs) or any(change > _NEWS / 2 for change in slower)
-
-
-def _copy_ns(link: Link) -> float:
-    """Return the time of a copy whose size shows both its latency and its rate."""
-    return link.latency_ns + MIB * 1e9 / link.bytes_per_s
 
 
 def with_seconds(answer: Answer, seconds: float) -> Answer:

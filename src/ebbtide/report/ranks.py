@@ -88,13 +88,8 @@ def _line(label: str, cells: Iterable[str], width: int) -> str:
 
 
 def _modes(report: RunReport) -> list[str]:
-    listed = [str(sum(step.mode is mode for step in report.steps)) for mode in _IN_ORDER]
-    if report.left_out_steps:  # the mode of these steps is unknown
-        listed = [f"{number}+" for number in listed]
-    return listed
-
-
-_IN_ORDER = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
+    more = "+" if report.left_out_steps else ""  # the mode of these steps is unknown
+    return [f"{sum(step.mode is mode for step in report.steps)}{more}" for mode in StepMode]
 
 
 def _of_a_step(report: RunReport) -> list[str]:

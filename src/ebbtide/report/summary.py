@@ -12,7 +12,6 @@ from ebbtide.terminal import SUMMARY_TEXT
 from ebbtide.units import format_bytes, format_time
 
 _LABEL = SUMMARY_TEXT - 2
-_MODES = (StepMode.RECORDED, StepMode.PLANNED, StepMode.DEMAND)
 
 
 def render_headline(report: RunReport) -> str:
@@ -77,7 +76,7 @@ def _is_idle(report: RunReport) -> bool:
 
 
 def _steps(report: RunReport) -> str:
-    modes = [(sum(step.mode is mode for step in report.steps), f"{mode}") for mode in _MODES]
+    modes = [(sum(step.mode is mode for step in report.steps), f"{mode}") for mode in StepMode]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
     typical, number = typical_steps(report), len(report.steps) + report.left_out_steps
     over = "" if len(typical) == number else f" (of {typical_steps_named(report)})"

@@ -22,7 +22,6 @@ from ebbtide.planners.base import page_size_of, require_budget
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import make_plan, pair_of
-from ebbtide.planners.search.timing import copy_ns
 
 
 def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -34,7 +33,7 @@ def ati_outliers(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     if pair is None:
         return resident(trace, machine, budget_bytes)
     idle, clock, idle_ns = pressure.idle, pressure.clock, pressure.idle_ns
-    out_ns, in_ns = (copy_ns(link, idle.nbytes, 1.0) for link in (pair.outward, pair.inward))
+    out_ns, in_ns = (link.copy_ns(idle.nbytes) for link in (pair.outward, pair.inward))
     swappable = idle.returns & (idle_ns >= out_ns + in_ns)
     done = clock.at_or_after(clock.of(idle.after + 1) + out_ns)
     back = clock.at_or_before(clock.of(idle.until) - in_ns)

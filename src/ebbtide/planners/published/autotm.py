@@ -32,8 +32,8 @@ from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of, require_levels
-from ebbtide.planners.published.autotm_flow import stays_of_life
-from ebbtide.planners.published.autotm_placement import REACH, Flow, Step, least_of, step_of
+from ebbtide.planners.published.autotm_flow import REACH, stays_of_life
+from ebbtide.planners.published.autotm_placement import Flow, Step, least_of, step_of
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import make_plan, pair_of
 

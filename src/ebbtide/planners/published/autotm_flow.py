@@ -17,6 +17,9 @@ from ebbtide.ir.machine import InPlace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Access, Trace
 
+REACH = 15
+"""An operation up to so many positions from a user may hide a move."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gadgets:
@@ -62,23 +65,15 @@ class Gadgets:
         return [at for at, mode in enumerate(self.modes) if mode]
 
 
-def pinned(trace: Trace, number: int) -> bool:
-    """Say whether a storage always stays in the fast tier: scratch, and storages that outlive a whole step."""
-    rows = trace.storages
-    return bool(rows.scratch[number] or rows.death[number] - rows.birth[number] > len(trace.ticks))
+def gadgets_of(trace: Trace, number: int, paged_bytes: int, exclusive: bool, longest: int) -> Gadgets | None:
+    """Return a storage's gadgets. Returns None if it always stays in the fast tier, or is persistent and never used.
 
-
-def gadgets_of(
-    trace: Trace, number: int, paged_bytes: int, exclusive: bool = False, reach: int = 0, longest: int = 0
-) -> Gadgets | None:
-    """Return a storage's gadgets. Returns None if it is ``pinned``, or persistent and used by no tick.
-
-    ``longest`` > 0 adds operations up to ``reach`` positions after a user and before the next: so many of the longest
-    on each side.
+    Scratch stays, and what outlives a whole step. ``longest`` > 0 adds operations up to ``REACH`` positions after a
+    user and before the next: so many of the longest on each side.
     """
-    if pinned(trace, number):
-        return None
     storage, n_ticks = trace.storage(number), len(trace.ticks)
+    if storage.scratch or storage.death - storage.birth > n_ticks:
+        return None
     rows = trace.accesses.of(number)
     uses = dict(zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True))
     end = storage.death
@@ -91,17 +86,17 @@ def gadgets_of(
     else:
         uses[storage.birth] = uses.get(storage.birth, 0) | Access.WRITE
     users = sorted(uses)
-    moves = _beside(trace, users, [*users[1:], end], reach, longest) if longest else set()
+    moves = _beside(trace, users, [*users[1:], end], longest) if longest else set()
     ticks = sorted(moves | uses.keys())
     modes = tuple(int(uses.get(tick, 0)) for tick in ticks)
     return Gadgets(number, storage.nbytes, paged_bytes, tuple(ticks), modes, end, storage.persistent, exclusive)
 
 
-def _beside(trace: Trace, users: list[int], following: list[int], reach: int, longest: int) -> set[int]:
+def _beside(trace: Trace, users: list[int], following: list[int], longest: int) -> set[int]:
     """Return the ticks beside whose operations a move could go on, between each user and the one after it."""
     n_ticks, times, found = len(trace.ticks), trace.ticks.time_ns, set[int]()
     for user, until in zip(users, following, strict=True):
-        after, before = range(user + 1, min(user + reach + 1, until)), range(max(until - reach, user + 1), until)
+        after, before = range(user + 1, min(user + REACH + 1, until)), range(max(until - REACH, user + 1), until)
         for side in (after, before):
             found |= set(sorted(side, key=lambda tick: (-times[tick % n_ticks], tick))[:longest])
     return {tick for tick in found if times[tick % n_ticks] > 0}

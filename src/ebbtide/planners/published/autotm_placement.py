@@ -22,9 +22,8 @@ from ebbtide.planners.published.autotm_flow import Gadgets, Life, gadgets_of, ga
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
 from ebbtide.planners.search.make_plan import Pair
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
+from ebbtide.simulator.step_columns import operand_bytes
 
-REACH = 15
-"""An operation up to so many positions from a user may hide a move."""
 _NS = 1e-6
 """Objectives are in ms, which suits the solver's tolerances."""
 
@@ -51,7 +50,7 @@ def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Ste
     used = set(trace.accesses.storage.tolist())
     paged = paged_sizes(trace, page_size_of(machine)).tolist()
     for number, storage in enumerate(trace.storages):
-        gadgets = gadgets_of(trace, number, paged[number], machine.exclusive, REACH, longest)
+        gadgets = gadgets_of(trace, number, paged[number], machine.exclusive, longest)
         if gadgets is not None:
             networks.append(gadgets)
             continue
@@ -120,7 +119,7 @@ class Flow:
         column: dict[tuple[int, str], int] = {}
         for at, mode in enumerate(gadgets.modes):
             beside = not mode
-            read_ms, write_ms = (cost(gadgets.nbytes, beside) * _NS for cost in (pair.read_ns, pair.write_ns))
+            read_ms, write_ms = (link.copy_ns(gadgets.nbytes, beside) * _NS for link in (pair.inward, pair.outward))
             dirty = not gadgets.never_written
             clean = not mode & Access.WRITE and not gadgets.exclusive
             names = [*(("stay_dirty", "write") if dirty else ()), *(("stay_clean", "drop") if clean else ())]
@@ -299,15 +298,10 @@ class Flow:
 
 def _hidden_ms(trace: Trace, machine: Machine) -> list[float]:
     """Return how much of its operands' extra time each operation hides: [Note: in place]."""
-    rows, n_ticks = trace.accesses, len(trace.ticks)
-    nbytes = trace.storages.nbytes[rows.storage].astype(np.float64)
-    tick = rows.tick % n_ticks
-    read = np.bincount(tick, nbytes * (rows.mode & Access.READ != 0), n_ticks)
-    written = np.bincount(tick, nbytes * (rows.mode & Access.WRITE != 0), n_ticks)
     hidden = []
-    for at, time_ns in enumerate(trace.ticks.time_ns.tolist()):
+    for time_ns, read, written in zip(trace.ticks.time_ns.tolist(), *operand_bytes(trace), strict=True):
         longer = time_ns + 1.0  # more than can be hidden
-        hidden.append((time_ns + longer - machine.tick_ns(time_ns, int(read[at]), int(written[at]), longer)) * _NS)
+        hidden.append((time_ns + longer - machine.tick_ns(time_ns, read, written, longer)) * _NS)
     return hidden
 
 
@@ -327,7 +321,8 @@ def _keep(step: Step, lives: list[Life], limit: Ints) -> bool:
     score: list[float] = []
     for number, life in enumerate(lives):
         gadgets = life.gadgets
-        cost = step.pair.read_ns(gadgets.nbytes) + step.pair.write_ns(gadgets.nbytes) * (not gadgets.never_written)
+        links = (step.pair.inward,) if gadgets.never_written else (step.pair.inward, step.pair.outward)
+        cost = sum(link.copy_ns(gadgets.nbytes) for link in links)
         for at, until in gaps(gadgets):
             low, high = gadgets.ticks[at] + 1, gadgets.ticks[until] if until < len(gadgets) else gadgets.end
             rows.append((number, at, until, low, high))

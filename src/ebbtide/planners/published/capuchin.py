@@ -27,7 +27,6 @@ from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import Pair, make_plan, pair_of
 from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remaking import Choosing, Remaking
-from ebbtide.planners.search.timing import copy_ns
 
 
 def capuchin(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
@@ -54,7 +53,7 @@ def _swap(pressure: Pressure, pair: Pair, budget_bytes: int) -> None:
     """Swap what relieves the step and can be hidden, the longest free time first."""
     idle = pressure.idle
     channels = Channels(pressure.trace, pressure.machine)
-    free_ns = pressure.idle_ns - copy_ns(pair.outward, idle.nbytes, 1.0) - copy_ns(pair.inward, idle.nbytes, 1.0)
+    free_ns = pressure.idle_ns - pair.outward.copy_ns(idle.nbytes) - pair.inward.copy_ns(idle.nbytes)
     for row in np.argsort(-free_ns, kind="stable").tolist():
         if free_ns[row] > 0 and idle.returns[row] and pressure.relieves(row, budget_bytes):
             book(pressure, channels, row, pair.slow.name)
@@ -68,8 +67,8 @@ def _recomputed(pressure: Pressure, pair: Pair, budget_bytes: int) -> Chosen:
     if remaking is None:
         return ()
     remakes, row_of, chosen = remaking.remakes, remaking.row, Choosing(remaking, 1.0)
-    swap_ns = copy_ns(pair.inward, idle.nbytes[row_of], 1.0)
-    swap_ns += np.where(idle.dirty[idle.group[row_of]], copy_ns(pair.outward, idle.nbytes[row_of], 1.0), 0.0)
+    swap_ns = pair.inward.copy_ns(idle.nbytes[row_of])
+    swap_ns += np.where(idle.dirty[idle.group[row_of]], pair.outward.copy_ns(idle.nbytes[row_of]), 0.0)
     msps = idle.nbytes[row_of] / np.maximum(remakes.time_ns, 1)
     for remake in np.argsort(-msps, kind="stable").tolist():
         row = int(row_of[remake])

@@ -90,7 +90,7 @@ def _replica(pressure: Pressure, row: int) -> Ints:
 def _book(pressure: Pressure, channels: Channels, row: int, tier: str) -> bool:
     """Take the interval if it is safe for the tier and the tier's channels have time. Says whether it was taken."""
     nbytes = int(pressure.idle.nbytes[row])
-    slowest = max(link.latency_ns + nbytes * 1e9 / link.bytes_per_s for link in pressure.machine.ways(tier))
+    slowest = max(link.copy_ns(nbytes) for link in pressure.machine.ways(tier))
     if float(pressure.idle_ns[row]) <= (2 + DELTA) * slowest:
         return False
     return book(pressure, channels, row, tier)

@@ -28,7 +28,7 @@ from ebbtide.planners.resident import resident
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.make_plan import make_plan
 from ebbtide.planners.search.slow_tiers import reachable_tiers
-from ebbtide.planners.search.timing import Clock, Move, copy_ns, stays_of, still_stays
+from ebbtide.planners.search.timing import Clock, Move, stays_of, still_stays
 from ebbtide.units import KIB
 
 _SMALLEST = 64 * KIB
@@ -48,7 +48,7 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     fast, slow = machine.tiers[0].name, tiers[0]
     idle = idle_table(trace)
     rows = _longest_of_activations(trace, idle)
-    in_ns, out_ns = (copy_ns(link, idle.nbytes[rows], 1.0) for link in machine.ways(slow))
+    in_ns, out_ns = (link.copy_ns(idle.nbytes[rows]) for link in machine.ways(slow))
     clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
     moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
     moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)

@@ -32,7 +32,6 @@ from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import Pair, make_plan, outcome_of, pair_of
-from ebbtide.planners.search.timing import copy_ns
 
 TIME_LIMIT_S = 20.0
 
@@ -92,8 +91,8 @@ def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -
     idle, program = pressure.idle, Program()
     watts = _watts(pressure.machine)
     read_j, write_j = _joules_per_byte(pair)
-    in_ns = np.where(idle.returns, copy_ns(pair.inward, idle.nbytes, 1.0), 0.0)
-    out_ns = np.where(idle.dirty[idle.group], copy_ns(pair.outward, idle.nbytes, 1.0), 0.0)
+    in_ns = np.where(idle.returns, pair.inward.copy_ns(idle.nbytes), 0.0)
+    out_ns = np.where(idle.dirty[idle.group], pair.outward.copy_ns(idle.nbytes), 0.0)
     low = pressure.clock.at_or_after(pressure.clock.of(idle.after + 1) + flight * out_ns)
     high = pressure.clock.at_or_before(pressure.clock.of(idle.until) - flight * in_ns)
     low, high = np.minimum(low, idle.until), np.minimum(high, idle.until)
@@ -126,7 +125,7 @@ def _program(pressure: Pressure, pair: Pair, budget_bytes: int, flight: float) -
     of_group[idle.group] = idle.nbytes
     for group, column in enumerate(written):
         program.cost[column] = float(of_group[group]) * write_j * 1e3
-        outward.append((column, -pair.write_ns(float(of_group[group]))))
+        outward.append((column, -pair.outward.copy_ns(float(of_group[group]))))
     total = program.column(to_mj, float("inf"), integer=False)
     step_ns = pressure.clock.step_ns
     program.row([(total, 1.0), *inward], float(in_ns.sum()) - step_ns)  # the links' queues
@@ -186,6 +185,6 @@ def _as_late_as_the_queue_allows(pressure: Pressure, rows: Ints, pair: Pair) -> 
     free_from = np.inf
     for row in rows[np.argsort(-need[rows], kind="stable")].tolist():
         if idle.returns[row]:
-            free_from = min(float(need[row]), free_from) - pair.read_ns(float(idle.nbytes[row]))
+            free_from = min(float(need[row]), free_from) - pair.inward.copy_ns(float(idle.nbytes[row]))
             back[row] = int(clock.at_or_before(np.array([max(free_from, -clock.step_ns)]))[0])
     return back

@@ -24,19 +24,6 @@ class Pair:
     inward: Link
     outward: Link
 
-    def read_ns(self, nbytes: float, beside: bool = False) -> float:
-        """Return the time of a copy in, alone on its link, or ``beside`` an operation."""
-        return _copy_ns(self.inward, nbytes, beside)
-
-    def write_ns(self, nbytes: float, beside: bool = False) -> float:
-        """Return the time of a copy out, likewise."""
-        return _copy_ns(self.outward, nbytes, beside)
-
-
-def _copy_ns(link: Link, nbytes: float, beside: bool) -> float:
-    rate = link.beside_bytes_per_s if beside and link.beside_bytes_per_s is not None else link.bytes_per_s
-    return link.latency_ns + nbytes * 1e9 / rate
-
 
 def pair_of(machine: Machine, live_bytes: int) -> Pair | None:
     """Pair the fast tier with the fastest reachable slow tier that has room for everything, or else the largest.

@@ -15,7 +15,7 @@ from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import homeless_tier, reachable_tiers
-from ebbtide.planners.search.timing import Clock, all_away, copy_ns, still_stays
+from ebbtide.planners.search.timing import Clock, all_away, still_stays
 from ebbtide.simulator import Outcome, Simulator
 
 _LOST = 0.1
@@ -123,9 +123,9 @@ def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) ->
     write, write_lost = np.zeros(len(idle.dirty)), np.zeros(len(idle.dirty))
     for tier, rows in first:
         inward, outward = machine.ways(tier)
-        fetch[rows], fetch_lost[rows] = copy_ns(inward, idle.nbytes[rows], 1.0), _lost_share(machine, inward)
+        fetch[rows], fetch_lost[rows] = inward.copy_ns(idle.nbytes[rows]), _lost_share(machine, inward)
         group = idle.group[rows]
-        write[group], write_lost[group] = copy_ns(outward, idle.nbytes[rows], 1.0), _lost_share(machine, outward)
+        write[group], write_lost[group] = outward.copy_ns(idle.nbytes[rows]), _lost_share(machine, outward)
     return np.where(idle.returns, fetch, 0.0), np.where(idle.dirty, write, 0.0), fetch_lost, write_lost
 
 

@@ -28,7 +28,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import never_used_bytes
 from ebbtide.planners.search.choice import Demand, choose_rows
 from ebbtide.planners.search.idle_table import IdleTable
-from ebbtide.planners.search.timing import Clock, Headroom, copy_ns
+from ebbtide.planners.search.timing import Clock, Headroom
 
 _BINS = 1000
 """A link's time is booked in this many parts of a step."""
@@ -146,8 +146,8 @@ class _Books:
         inward, outward = machine.ways(tier)
         self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs
         pays, returns = idle.payers(chosen), idle.returns[chosen]
-        self.out_ns = np.where(pays, copy_ns(outward, idle.nbytes[chosen], 1.0), 0.0)
-        self.in_ns = np.where(returns, copy_ns(inward, idle.nbytes[chosen], 1.0), 0.0)
+        self.out_ns = np.where(pays, outward.copy_ns(idle.nbytes[chosen]), 0.0)
+        self.in_ns = np.where(returns, inward.copy_ns(idle.nbytes[chosen]), 0.0)
         self.leaves = clock.of(idle.after[chosen] + 1) / self.bin_ns
         self.needed = clock.of(idle.until[chosen]) / self.bin_ns
         lengths = clock.of(stored.high) - clock.of(stored.low)

@@ -15,7 +15,7 @@ import numpy as np
 
 import ebbtide._planning as _planning
 from ebbtide.ir.base import Flags, Floats, Ints
-from ebbtide.ir.machine import Link, Machine
+from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import levels
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
@@ -124,12 +124,6 @@ class Clock:
         return np.searchsorted(self.reached, times, "left").astype(np.int64) - self.n_ticks
 
 
-def copy_ns(link: Link, nbytes: Ints, margin: float) -> Floats:
-    """Return the times of copies alone on the link, with a margin."""
-    result: Floats = (link.latency_ns + nbytes.astype(np.float64) * (1e9 / link.bytes_per_s)) * margin
-    return result
-
-
 def time_moves(
     idle: IdleTable, chosen: Ints, slow: list[str], free: Ints, machine: Machine, clock: Clock, pace: Pace
 ) -> Moves:
@@ -142,8 +136,8 @@ def time_moves(
     in_ns, out_ns = np.zeros(len(chosen)), np.zeros(len(chosen))
     for rank in np.unique(tier).tolist():
         here, (inward, outward) = tier == rank, machine.ways(machine.tiers[rank].name)
-        in_ns[here] = copy_ns(inward, idle.nbytes[chosen][here], pace.margin)
-        out_ns[here] = copy_ns(outward, idle.nbytes[chosen][here], pace.margin)
+        in_ns[here] = inward.copy_ns(idle.nbytes[chosen][here]) * pace.margin
+        out_ns[here] = outward.copy_ns(idle.nbytes[chosen][here]) * pace.margin
     times = _planning.time_moves(
         after=after,
         until=idle.until[chosen],
