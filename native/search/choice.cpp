@@ -211,8 +211,8 @@ Taken raised(const Covering& c, const Windows& wish, const Bytes& paged, std::ve
 
 }  // namespace
 
-std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish, int rounds) {
-  std::vector<double> price = find_prices(wish, rounds).of_tick;  // which looks at the columns of `wish`
+std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish) {
+  std::vector<double> price = find_prices(wish).of_tick;  // which looks at the columns of `wish`
   check_windows(must.low, must.high, wish.low.size(), must.deficit.size());
   if (must.deficit.size() != wish.deficit.size()) throw std::invalid_argument("demands of different steps");
   Windows must_windows(must), wish_windows(wish);

@@ -19,6 +19,6 @@ struct Demand {
 // Says for each interval whether it is taken. It covers what `must` lacks, and what `wish` lacks as far as possible; nothing is
 // returned if `must` cannot be covered. `wish` has the costs. Throws std::invalid_argument for columns that do not belong
 // together.
-std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish, int rounds);
+std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Covering& wish);
 
 }  // namespace ebbtide::search

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kStarts = 8;            // powers of two around the flat price, each way, that searches start from
 constexpr double kBetter = 1 + 1e-4;  // worth going on from
+constexpr int kRounds = 200;          // at most
 constexpr int kPatience = 12;         // rounds without a better value, until steps are halved
 constexpr double kLeastHope = 1e-3;
 constexpr double kMomentum = 0.5;
@@ -123,7 +124,7 @@ void check_windows(const std::vector<std::int64_t>& low, const std::vector<std::
   }
 }
 
-Prices find_prices(const Covering& covering, int rounds) {
+Prices find_prices(const Covering& covering) {
   check(covering);
   Lagrangian lagrangian(covering);
   std::size_t m = lagrangian.size(), n_ticks = covering.deficit.size();
@@ -140,7 +141,7 @@ Prices find_prices(const Covering& covering, int rounds) {
   std::vector<double> smooth(m);
   double hope = 0.5;
   int stale = 0;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     double value = lagrangian.value(price, slope);
     if (value > best * kBetter) {
       best = value;

@@ -29,6 +29,6 @@ void check_windows(const std::vector<std::int64_t>& low, const std::vector<std::
                    std::size_t n_ticks);
 
 // Throws std::invalid_argument for columns that do not belong together.
-Prices find_prices(const Covering& covering, int rounds);
+Prices find_prices(const Covering& covering);
 
 }  // namespace ebbtide::search

@@ -25,44 +25,41 @@ Events events_of(const EventColumns& columns) {
   return {copied(first), copied(second), copied(nbytes)};
 }
 
+template <typename Compute>
+auto without_gil(const Compute& compute) {
+  py::gil_scoped_release release;
+  return compute();
+}
+
 }  // namespace
 
 void bind_search(py::module_& m) {
   m.def(
       "find_prices",
       [](const Ints& low, const Ints& high, const Floats& paged, const Floats& cost, const Ints& group, const Floats& write_cost,
-         const Floats& deficit, int rounds, const Floats& anew) {
+         const Floats& deficit, const Floats& anew) {
         Covering covering{copied(low),   copied(high),       copied(paged),   copied(cost),
                           copied(group), copied(write_cost), copied(deficit), copied(anew)};
-        Prices found;
-        {
-          py::gil_scoped_release release;
-          found = find_prices(covering, rounds);
-        }
+        Prices found = without_gil([&] { return find_prices(covering); });
         return py::make_tuple(shared(found.of_tick), found.bound);
       },
       py::kw_only(), py::arg("low"), py::arg("high"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
-      py::arg("deficit"), py::arg("rounds"), py::arg("anew") = Floats());
+      py::arg("deficit"), py::arg("anew") = Floats());
 
   m.def(
       "choose",
       [](const std::tuple<Ints, Ints, Floats>& must, const std::tuple<Ints, Ints, Floats>& wish, const Floats& paged,
-         const Floats& cost, const Ints& group, const Floats& write_cost, int rounds) -> std::optional<Flags> {
+         const Floats& cost, const Ints& group, const Floats& write_cost) -> std::optional<Flags> {
         const auto& [must_low, must_high, must_deficit] = must;
         const auto& [low, high, deficit] = wish;
         Demand needed{copied(must_low), copied(must_high), copied(must_deficit)};
         Covering covering{copied(low),   copied(high),       copied(paged),  copied(cost),
                           copied(group), copied(write_cost), copied(deficit)};
-        std::optional<std::vector<std::uint8_t>> found;
-        {
-          py::gil_scoped_release release;
-          found = choose(needed, covering, rounds);
-        }
+        std::optional<std::vector<std::uint8_t>> found = without_gil([&] { return choose(needed, covering); });
         if (!found) return std::nullopt;
         return Flags(shared(*found));
       },
-      py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"),
-      py::arg("rounds"));
+      py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"));
 
   m.def(
       "carried",
@@ -71,12 +68,8 @@ void bind_search(py::module_& m) {
          double fetch_bins) {
         Copies copies{copied(first), copied(last), copied(leaves), copied(needed), copied(out_ns), copied(in_ns), bin_ns, n_bins};
         std::vector<std::int64_t> asking = copied(order);
-        std::vector<std::uint8_t> going = copied(others), taken;
-        {
-          py::gil_scoped_release release;
-          taken = carried(copies, asking, going, write_bins, fetch_bins);
-        }
-        return shared(taken);
+        std::vector<std::uint8_t> going = copied(others);
+        return shared(without_gil([&] { return carried(copies, asking, going, write_bins, fetch_bins); }));
       },
       py::kw_only(), py::arg("first"), py::arg("last"), py::arg("leaves"), py::arg("needed"), py::arg("out_ns"), py::arg("in_ns"),
       py::arg("bin_ns"), py::arg("n_bins"), py::arg("order"), py::arg("others"), py::arg("write_bins"), py::arg("fetch_bins"));
@@ -90,11 +83,7 @@ void bind_search(py::module_& m) {
                       copied(pays),  copied(returns), copied(in_ns), copied(out_ns)};
         std::vector<std::int64_t> room = copied(free);
         Clock clock{static_cast<std::int64_t>(room.size()), step_ns, copied(reached)};
-        Moves moves;
-        {
-          py::gil_scoped_release release;
-          moves = time_moves(chosen, room, clock, {lead_ns, lazy});
-        }
+        Moves moves = without_gil([&] { return time_moves(chosen, room, clock, {lead_ns, lazy}); });
         return py::make_tuple(shared(moves.out), shared(moves.done), shared(moves.gone), shared(moves.back));
       },
       py::kw_only(), py::arg("after"), py::arg("until"), py::arg("ready"), py::arg("paged"), py::arg("tier"), py::arg("pays"),
@@ -110,11 +99,7 @@ void bind_search(py::module_& m) {
         Moved moved{copied(storage), copied(group), copied(until), copied(tier), copied(returns)};
         Homes homes{copied(birth), copied(death), copied(persistent), copied(dirty), n_ticks};
         Moves timed{copied(out), copied(done), copied(gone), copied(back)};
-        simulate::Stays found;
-        {
-          py::gil_scoped_release release;
-          found = stays_of(moved, timed, homes);
-        }
+        simulate::Stays found = without_gil([&] { return stays_of(moved, timed, homes); });
         return py::make_tuple(shared(found.storage), shared(found.tier), shared(found.start), shared(found.valid_from),
                               shared(found.stop));
       },
@@ -129,8 +114,7 @@ void bind_search(py::module_& m) {
         std::vector<Wall> made;
         for (const auto& [nbytes, ns_per_byte, lost_in, lost_out] : walls)
           made.push_back({nbytes, ns_per_byte, lost_in, lost_out});
-        py::gil_scoped_release release;
-        return longest_windows(step, made);
+        return without_gil([&] { return longest_windows(step, made); });
       },
       py::kw_only(), py::arg("cuts"), py::arg("begins_ns"), py::arg("fresh"), py::arg("uses"), py::arg("rests"),
       py::arg("walls"));

@@ -205,7 +205,6 @@ def find_prices(
     group: _Ints,
     write_cost: _Floats,
     deficit: _Ints,
-    rounds: int,
     anew: _Floats = ...,
 ) -> tuple[_Floats, float]:
     """Find the prices of a byte of room by tick, and a bound on the cost of all choices (``planners.search.choice``).
@@ -221,7 +220,6 @@ def choose(
     cost: _Floats,
     group: _Ints,
     write_cost: _Floats,
-    rounds: int,
 ) -> npt.NDArray[np.uint8] | None:
     """Choose the intervals to take (``planners.search.choice``), without the GIL. A demand is low, high, deficit."""
 

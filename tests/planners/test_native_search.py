@@ -38,7 +38,6 @@ def test_prices_bound_every_choice_that_covers(
         group=group,
         write_cost=np.array(write_cost, dtype=float),
         deficit=np.array(deficit),
-        rounds=200,
     )
     costs = []
     for chosen in product((False, True), repeat=len(rows)):
@@ -72,7 +71,7 @@ def test_prices_bound_choices_that_make_some_anew(
     low, length, paged, cost, group = np.array(rows).T
     covering = {"low": low, "high": low + length, "paged": paged, "cost": cost.astype(float), "group": group}
     covering |= {"write_cost": np.array(write_cost, dtype=float), "deficit": np.array(deficit)}
-    _, bound = _planning.find_prices(**covering, rounds=200, anew=np.array(anew[: len(rows)], dtype=float))
+    _, bound = _planning.find_prices(**covering, anew=np.array(anew[: len(rows)], dtype=float))
     costs = []
     for chosen in product(("stays", "moves", "anew"), repeat=len(rows)):
         room = [0] * N_TICKS
@@ -98,14 +97,13 @@ def test_prices_find_the_best_bound_there_is() -> None:
         group=np.array([0, 1]),
         write_cost=np.zeros(2),
         deficit=np.array([4, 2]),
-        rounds=200,
     )
     assert bound == pytest.approx(3.0, rel=0.02)
 
 
 def test_prices_find_the_best_bound_where_one_is_made_anew() -> None:
     """Both have to go. One is moved at 3 and 4 for its write; the other, of the same group, for 2 less than it."""
-    covering = {"low": np.array([0, 0]), "high": np.array([2, 2]), "paged": np.array([4, 4]), "rounds": 200}
+    covering = {"low": np.array([0, 0]), "high": np.array([2, 2]), "paged": np.array([4, 4])}
     covering |= {"cost": np.array([3.0, 5.0]), "group": np.array([0, 0]), "deficit": np.array([8, 8])}
     for anew, least in (([np.inf, 3.0], 10), ([np.inf, 6.0], 12), ([6.0, 1.0], 7), ([0.0, 0.0], 0)):
         _, bound = _planning.find_prices(**covering, write_cost=np.array([4.0]), anew=np.array(anew))
@@ -124,7 +122,7 @@ def test_a_choice_covers_if_any_does_and_takes_nothing_in_vain(
     low, length, paged, cost, group = np.array(rows).T
     demand = (low, low + length, np.array(deficit))
     costs = {"cost": cost.astype(float), "group": group, "write_cost": np.array(write_cost, dtype=float)}
-    found = _planning.choose(must=demand, wish=demand, paged=paged, rounds=200, **costs)
+    found = _planning.choose(must=demand, wish=demand, paged=paged, **costs)
 
     def covers(taken: Sequence[int]) -> bool:
         room = [0] * N_TICKS

@@ -191,7 +191,7 @@ class BudgetInForce:
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
-            raise self._limits.refusal(self._arena_too_small(arena, self._live_peak, counters["unmanaged_bytes"], need))
+            raise self._limits.refusal(self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak))
         self._take(arena)
         self.is_set = True
         self._say(
@@ -243,9 +243,9 @@ class BudgetInForce:
         own size would do.
         """
         need, rest = self._need(counters), counters["unmanaged_bytes"]
-        process_asked = self._bounds.process_asked
-        if self._limits.exploring or (process_asked and rest > self._limits.tolerated_bytes()):
-            raise self._limits.refusal(self._process_too_small(rest, need))
+        bound = self._limits.arena_bytes, self._unbounded_peak_bytes
+        if self._limits.exploring or self.is_beyond_size(rest):
+            raise self._limits.refusal(self._refusal(rest, need, *bound))
         if self._over_budget_told or not self.is_exceeded(counters) or self._was_refused(counters):
             return
         self._over_budget_told = True
@@ -255,18 +255,12 @@ class BudgetInForce:
             self.limit_fell = shortfalls.limit_fell(self._limits.process_bytes, rest, need.operator, need.nbytes)
             self._warn(self.limit_fell)
         else:
-            raise self._limits.refusal(self._refusal(rest, need, self._limits.arena_bytes, self._unbounded_peak_bytes))
+            raise self._limits.refusal(self._refusal(rest, need, *bound))
 
     def _refusal(self, rest: int, need: Need, arena: int, peak: int) -> BudgetError:
         """Make the error. A percentage has ``arena`` bytes, as its share of ``peak``."""
         if self._bounds.process_asked or self.recording:
-            return self._process_too_small(rest, need)
-        return self._arena_too_small(arena, peak, rest, need)
-
-    def _process_too_small(self, rest: int, need: Need) -> BudgetError:
-        return self._limits.too_small_error(rest, need, self._planning_bytes())
-
-    def _arena_too_small(self, arena: int, peak: int, rest: int, need: Need) -> BudgetError:
+            return self._limits.too_small_error(rest, need, self._planning_bytes())
         return arena_too_small(arena, peak, need, rest, self._planning_bytes(), self._bounds.limit)
 
     def _need(self, counters: "_torch.Counters") -> Need:

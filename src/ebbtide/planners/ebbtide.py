@@ -44,7 +44,7 @@ from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
-from ebbtide.planners.search.timing import Clock, Pace, all_away, moved_stays, time_moves, with_still
+from ebbtide.planners.search.timing import Clock, Pace, moved_stays, time_moves, with_still
 from ebbtide.simulator import Outcome, Simulator
 
 TIME_LIMIT_S = 30.0
@@ -323,7 +323,7 @@ class _Search:
         while True:
             rows = np.flatnonzero(chosen)
             slow = self._homes(rows, start.thrifty, clock)
-            free = all_away(idle, chosen, problem.live, budget_bytes)
+            free = budget_bytes - idle.left(chosen, problem.live)
             moves = time_moves(idle, rows, slow, free, machine, clock, pace)
             staying = moves.row[moves.gone >= moves.back]
             if not len(staying):

@@ -45,7 +45,7 @@ def capuchin(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     pressure = Pressure(made.trace, machine)
     pressure.require(budget_bytes)
     _swap(pressure, pair, budget_bytes)
-    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
+    pressure.squeeze(budget_bytes)
     return make_plan("capuchin", trace, machine, budget_bytes, pressure.stays(), began, made=made)
 
 

@@ -64,7 +64,7 @@ def g10(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 def _stays(pressure: Pressure, last: str, tier_of: dict[int, str], budget_bytes: int) -> list[Stay]:
     """Return the stays, with LRU's evictions, which go to the ``last`` tier. They may overfill one that was booked."""
-    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
+    pressure.squeeze(budget_bytes)
     return pressure.fitting(pressure.stays([tier_of.get(number, last) for number in pressure.idle.storage.tolist()]))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Trace
+from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.search.idle_table import IdleTable
 
 
@@ -20,7 +21,16 @@ def leaves_module(trace: Trace, idle: IdleTable) -> Flags:
     return result
 
 
-def ahead(needs: Ints, until: int, depth: int, n_ticks: int) -> int:
+def offload(pressure: Pressure, rows: Ints, depth: int) -> None:
+    """Send away what these intervals are of, except for its use. It comes back ``depth`` uses ahead."""
+    idle, n_ticks = pressure.idle, len(pressure.live)
+    needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
+    for row in rows.tolist():
+        until = int(idle.until[row])
+        pressure.leave(row, _ahead(needs, until, depth, n_ticks) if idle.returns[row] else until)
+
+
+def _ahead(needs: Ints, until: int, depth: int, n_ticks: int) -> int:
     """Return the tick of the need that is ``depth`` before the one at ``until``, on the circle of a step."""
     steps, tick = divmod(until, n_ticks)
     place = int(np.searchsorted(needs, tick)) - depth

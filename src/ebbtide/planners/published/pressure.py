@@ -12,7 +12,7 @@ import numpy as np
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import Flags, Floats
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, live_bytes, occupancy
+from ebbtide.ir.occupancy import live_bytes, occupancy
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.remakes import Split
 from ebbtide.ir.trace import Trace
@@ -39,12 +39,11 @@ class Pressure:
     same slow tier. ``idle_ns`` is the longest that each interval could last.
     """
 
-    def __init__(self, trace: Trace, machine: Machine, evictable: Flags | None = None) -> None:
+    def __init__(self, trace: Trace, machine: Machine) -> None:
         self.trace, self.machine, self.page_bytes = trace, machine, page_size_of(machine)
         self.idle: IdleTable = idle_table(trace, machine.exclusive, self.page_bytes)
         self.clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
-        everything = np.ones(len(self.idle), dtype=bool)
-        self.evictable = everything if evictable is None else evictable
+        self.evictable: Flags = np.ones(len(self.idle), dtype=bool)
         self.out, self.done = self.idle.after + 1, self.idle.after + 1
         self.gone, self.back = self.idle.after + 1, self.idle.after + 1
         self.live = live_bytes(trace, self.page_bytes)
@@ -55,10 +54,12 @@ class Pressure:
 
     def require(self, budget_bytes: int) -> None:
         """Raise InfeasibleBudgetError if the budget is too small even with all away that may leave."""
-        rows = np.flatnonzero(self.evictable)
-        idle, n_ticks = self.idle, len(self.live)
-        away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
-        require_levels(self.live - away, self.trace, budget_bytes)
+        require_levels(self.idle.left(self.evictable, self.live), self.trace, budget_bytes)
+
+    def leave(self, row: int, back: int) -> None:
+        """Be away from the last use up to ``back``, with copies between two ticks."""
+        gone = int(self.idle.after[row]) + 1
+        self.set(row, gone, gone, gone, back)
 
     def set(self, row: int, out: int, done: int, gone: int, back: int) -> None:
         """Take an interval, or give it other times. It is not taken if it would not be away for a tick."""
@@ -82,12 +83,13 @@ class Pressure:
         parts = self.parts(int(self.idle.after[row]) + 1, int(self.idle.until[row]))
         return any(bool(np.any(self.level[part] > budget_bytes)) for part in parts)
 
-    def squeeze(self, budget_bytes: int, last_to_leave: Floats) -> None:
-        """Keep the budget. Of the rows that are there, the one with the least value leaves first.
+    def squeeze(self, budget_bytes: int, last_to_leave: Floats | None = None) -> None:
+        """Keep the budget. Of the rows that are there, the one with the least value leaves first, by default LRU's.
 
         ``require`` MUST have passed. Raises PlanError where it would not have.
         """
         idle, n_ticks = self.idle, len(self.live)
+        order = idle.after if last_to_leave is None else last_to_leave
         low, high, stride = idle.after + 1, idle.until, max(1, n_ticks // _STRIDES)
         while np.any(over := self.level > budget_bytes):
             tick = int(over.argmax())
@@ -95,7 +97,7 @@ class Pressure:
             here = tick + shift
             present = self.evictable & (low <= here) & (here < high) & ~((self.gone <= here) & (here < self.back))
             rows = np.flatnonzero(present)
-            for row in rows[np.argsort(last_to_leave[rows], kind="stable")].tolist():
+            for row in rows[np.argsort(order[rows], kind="stable")].tolist():
                 if self.level[tick] <= budget_bytes:
                     break
                 self._vacate(row, int(here[row]), stride)
@@ -156,5 +158,5 @@ def with_moves(
     if not reachable_tiers(machine):
         pressure.evictable = np.zeros(len(pressure.idle), dtype=bool)
     pressure.require(budget_bytes)
-    pressure.squeeze(budget_bytes, pressure.idle.after.astype(np.float64))
+    pressure.squeeze(budget_bytes)
     return make_plan(name, trace, machine, budget_bytes, pressure.stays(), began_ns, out_of_time, made=made)

@@ -47,15 +47,12 @@ def _with(count: int, trace: Trace, machine: Machine, budget_bytes: int) -> list
     idle, n_ticks = pressure.idle, len(trace.ticks)
     border = _borders(trace, count)
     last, following = _interval(border, idle.after, n_ticks), _interval(border, idle.until, n_ticks)
-    size = len(border)
-    comes = _start_of(border, following - 1, n_ticks)
+    back = np.where(idle.returns, _start_of(border, following - 1, n_ticks), idle.until)
     leaves = following - last >= np.where(idle.returns, 2, 1)  # a whole interval lies between
     heat = _heat(trace)[idle.storage]
     for row in np.argsort(-heat, kind="stable").tolist():
-        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
-        if leaves[row] and size > 1:
-            back = max(int(comes[row]), gone) if idle.returns[row] else until
-            pressure.set(row, gone, gone, gone, back)
+        if leaves[row] and len(border) > 1:
+            pressure.leave(row, int(back[row]))
     pressure.squeeze(budget_bytes, heat)
     return pressure.stays()
 

@@ -28,10 +28,10 @@ import numpy as np
 
 from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels, paged_sizes
+from ebbtide.ir.occupancy import levels, paged_sizes, peak
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.trace import StorageKind, Trace
-from ebbtide.planners.published.module_ends import ahead, leaves_module
+from ebbtide.planners.published.module_ends import leaves_module, offload
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import make_plan
@@ -64,11 +64,11 @@ def ten_cache(trace: Trace, machine: Machine, budget_bytes: int, prefetches: boo
     pressure.evictable = is_parameter | is_state
     pressure.require(budget_bytes)
     apart = leaves_module(trace, idle)
-    _stage_states(pressure, np.flatnonzero(is_state & apart))
+    offload(pressure, np.flatnonzero(is_state & apart), STAGING)
     table = _Table.of(pressure, np.flatnonzero(is_parameter & apart))
     cached = buffers(table.sizes, CACHE_SHARE * _free_bytes(pressure, budget_bytes), table.least)
     _schedule(pressure, table, cached, prefetches)
-    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+    pressure.squeeze(budget_bytes)
     homes = _placed(pressure, table, cached, tiers, [machine.tier(tier).capacity_bytes for tier in tiers])
     pinned_only = [homes.get(number, tiers[-1]) for number in idle.storage.tolist()]
     exclusive = {number for number in table.parameters if homes[number] == tiers[0]}
@@ -124,23 +124,11 @@ def buffers(sizes: Counter[int], cache_bytes: float, least: Counter[int] | None 
 def _free_bytes(pressure: Pressure, budget_bytes: int) -> int:
     """Return the part of the budget that the step leaves to parameters, with idle gradients and states away."""
     trace, idle = pressure.trace, pressure.idle
-    kinds = np.isin(trace.storages.kind, STATES)[idle.storage]
-    rows, paged = np.flatnonzero(kinds), paged_sizes(trace, pressure.page_bytes)
-    n_ticks = len(pressure.live)
-    away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], n_ticks)
+    left = idle.left(np.isin(trace.storages.kind, STATES)[idle.storage], pressure.live)
+    paged = paged_sizes(trace, pressure.page_bytes)
     mine = (trace.storages.kind == StorageKind.PARAMETER) & trace.storages.persistent
     mine &= np.isin(np.arange(len(mine)), trace.accesses.storage)
-    return budget_bytes - int((pressure.live - away).max()) + int(paged[mine].sum())
-
-
-def _stage_states(pressure: Pressure, rows: Ints) -> None:
-    """Send gradients and optimizer state away except for their use. They come ``STAGING`` uses ahead."""
-    idle, n_ticks = pressure.idle, len(pressure.live)
-    needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
-    for row in rows.tolist():
-        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
-        back = max(ahead(needs, until, STAGING, n_ticks), gone) if idle.returns[row] else until
-        pressure.set(row, gone, gone, gone, back)
+    return budget_bytes - peak(left) + int(paged[mine].sum())
 
 
 def _schedule(pressure: Pressure, table: _Table, cached: Counter[int], prefetches: bool) -> None:
@@ -164,9 +152,8 @@ def _schedule(pressure: Pressure, table: _Table, cached: Counter[int], prefetche
             window.release(int(idle.storage[row]))
             window.advance(tick + turn * n_ticks, last)
     for row in sorted(gone):
-        low, high = int(idle.after[row]) + 1, int(idle.until[row])
         ahead = window.ahead.get(row, 0) if prefetches else 0
-        pressure.set(row, low, low, low, min(max(high - ahead, low), high))
+        pressure.leave(row, int(idle.until[row]) - max(ahead, 0))
 
 
 class _Window:

@@ -164,9 +164,8 @@ def _timed(pressure: Pressure, kept: Floats, pair: Pair, budget_bytes: int) -> l
     rows = np.flatnonzero(kept <= _WHOLE)
     back = _as_late_as_the_queue_allows(pressure, rows, pair)
     for row in rows.tolist():
-        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
-        pressure.set(row, gone, gone, gone, max(int(back[row]), gone) if idle.returns[row] else until)
-    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+        pressure.leave(row, int(back[row]))
+    pressure.squeeze(budget_bytes)
     return pressure.stays([pair.slow.name] * len(idle) if _roomy(pressure, pair) else None)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import StorageKind, Trace
-from ebbtide.planners.published.module_ends import ahead, leaves_module
+from ebbtide.planners.published.module_ends import leaves_module, offload
 from ebbtide.planners.published.pressure import Pressure
 from ebbtide.planners.resident import resident
 from ebbtide.planners.search.make_plan import make_plan
@@ -27,7 +27,7 @@ DEPTH = 2
 OFFLOADED = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)
 
 
-def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int = DEPTH) -> Plan:
+def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     """Make the plan. Raises InfeasibleBudgetError, which names the least budget.
 
     At that budget, all parameters, gradients and optimizer state are away. Raises PlanError if the slow tiers have no
@@ -36,19 +36,9 @@ def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int 
     began = perf_counter_ns()
     if not reachable_tiers(machine):
         return resident(trace, machine, budget_bytes)
-    kinds = np.isin(trace.storages.kind, OFFLOADED)
     pressure = Pressure(trace, machine)
-    idle = pressure.idle
-    pressure.evictable = kinds[idle.storage]
+    pressure.evictable = np.isin(trace.storages.kind, OFFLOADED)[pressure.idle.storage]
     pressure.require(budget_bytes)
-    released = pressure.evictable & leaves_module(trace, idle)
-    rows = np.flatnonzero(released)
-    n_ticks = len(trace.ticks)
-    order = rows[np.argsort(idle.until[rows] % n_ticks, kind="stable")]
-    needs = np.sort(idle.until[rows[idle.returns[rows]]] % n_ticks)
-    for row in order.tolist():
-        gone, until = int(idle.after[row]) + 1, int(idle.until[row])
-        back = max(ahead(needs, until, depth, n_ticks), gone) if idle.returns[row] else until
-        pressure.set(row, gone, gone, gone, back)
-    pressure.squeeze(budget_bytes, idle.after.astype(np.float64))
+    offload(pressure, np.flatnonzero(pressure.evictable & leaves_module(trace, pressure.idle)), DEPTH)
+    pressure.squeeze(budget_bytes)
     return make_plan("zero-infinity", trace, machine, budget_bytes, pressure.stays(), began)

@@ -2,7 +2,7 @@
 next pays for it. It is the largest of three:
 
 - the compute time, and what operations lose to the copies beside them (``lost_per_byte``): the least that any choice
-  of intervals costs (``choice.find_prices``).
+  of intervals costs (``choice.least_cost``).
 - *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``).
 - *windows*, after the bounds in the G10 traces' notes. During ticks [i, j), all that is used there and was there
   before comes in, except for a budget's worth that may be there at i. All that is written there (used, on an exclusive
@@ -35,7 +35,7 @@ from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.remakes import remakes_of, without_remakes
 from ebbtide.ir.trace import Access, Trace
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.search.choice import Demand, find_prices
+from ebbtide.planners.search.choice import Demand, least_cost
 from ebbtide.planners.search.idle_table import idle_table, remake_rows
 
 _MIXES = (0.25, 0.5, 0.75)
@@ -165,7 +165,7 @@ def _least_cost(
     if len(remakes):
         anew = np.full(len(idle), np.inf)
         anew[remake_rows(trace, exclusive, page_bytes)] = remakes.time_ns * remake_share
-    return find_prices(idle, demand, read * read_ns, write * write_ns, anew=anew).bound
+    return least_cost(idle, demand, read * read_ns, write * write_ns, anew)
 
 
 @once_for_a_trace

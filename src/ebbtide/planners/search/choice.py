@@ -22,15 +22,6 @@ from ebbtide.planners.search.idle_table import IdleTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prices:
-    """Prices. ``of_tick`` is the cost per byte of room at each tick. No choice that covers the deficits costs less than
-    ``bound``."""
-
-    of_tick: Floats
-    bound: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Demand:
     """The demand on a choice: relief windows [low, high) of the intervals, and each tick's deficit.
 
@@ -48,16 +39,16 @@ class Demand:
         return low, low + np.maximum(self.high - self.low, 0), self.deficit
 
 
-def find_prices(
-    idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, rounds: int = 200, anew: Floats | None = None
-) -> Prices:
-    """Take Polyak steps towards the best prices, in ``native/search/prices.cpp``.
+def least_cost(
+    idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, anew: Floats | None = None
+) -> float:
+    """Return a bound that no choice's cost is below: the value of the best prices (``native/search/prices.cpp``).
 
     ``write_cost`` is per group, 0 for clean ones. ``anew`` is what it costs to make an interval's contents anew instead
     of moving them, infinite where that cannot be.
     """
     low, high, deficit = demand.columns
-    of_tick, bound = _planning.find_prices(
+    _, bound = _planning.find_prices(
         low=low,
         high=high,
         paged=idle.paged_bytes,
@@ -65,28 +56,25 @@ def find_prices(
         group=idle.group,
         write_cost=write_cost,
         deficit=deficit,
-        rounds=rounds,
         anew=np.zeros(0) if anew is None else anew,
     )
-    return Prices(of_tick, bound)
+    return bound
 
 
-def choose(
-    idle: IdleTable, must: Demand, wish: Demand, cost: Floats, write_cost: Floats, rounds: int = 200
-) -> Flags | None:
+def choose(idle: IdleTable, must: Demand, wish: Demand, cost: Floats, write_cost: Floats) -> Flags | None:
     """Choose intervals that cover the deficit of ``must``, and as much as possible of that of ``wish``.
 
     Returns None if ``must`` cannot be covered. ``wish`` has shorter reliefs and more to cover: room for copies on their
     way. The work is done in ``native/search/choice.cpp``.
     """
-    return choose_rows(must, wish, idle.paged_bytes, cost, idle.group, write_cost, rounds)
+    return choose_rows(must, wish, idle.paged_bytes, cost, idle.group, write_cost)
 
 
 def choose_rows(
-    must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats, rounds: int = 200
+    must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats
 ) -> Flags | None:
     """Choose in the same way from any rows that give so many bytes of room."""
     found = _planning.choose(
-        must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost, rounds=rounds
+        must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost
     )
     return None if found is None else found.astype(bool)

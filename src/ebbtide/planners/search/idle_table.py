@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide.ir.base import Flags, Ints
-from ebbtide.ir.occupancy import PageSize, paged_sizes
+from ebbtide.ir.occupancy import PageSize, levels, paged_sizes
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.remakes import remakes_of
 from ebbtide.ir.trace import Access, Trace
@@ -54,6 +54,12 @@ class IdleTable:
         """Say which of the ``chosen`` (row numbers, sorted) write: the first of each dirty group."""
         group = self.group[chosen]
         return np.asarray(np.diff(group, prepend=-1) != 0) & self.dirty[group]
+
+    def left(self, chosen: Flags | slice, live: Ints) -> Ints:
+        """Return what is left of ``live`` at each tick if the chosen intervals are away for all of their time."""
+        away = levels(self.after[chosen] + 1, self.until[chosen], self.paged_bytes[chosen], len(live))
+        left: Ints = live - away
+        return left
 
 
 @once_for_a_trace

@@ -15,7 +15,7 @@ from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
 from ebbtide.planners.search.idle_table import IdleTable, idle_table
 from ebbtide.planners.search.slow_tiers import homeless_tier, reachable_tiers
-from ebbtide.planners.search.timing import Clock, all_away, still_stays
+from ebbtide.planners.search.timing import Clock, still_stays
 from ebbtide.simulator import Outcome, Simulator
 
 _LOST = 0.1
@@ -136,15 +136,9 @@ def _lost_share(machine: Machine, link: Link) -> float:
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
     """Raise InfeasibleBudgetError if the step does not fit even when all that may leave is away."""
-    require_levels(_least_levels(problem), problem.trace, budget_bytes)
+    require_levels(problem.idle.left(slice(None), problem.live), problem.trace, budget_bytes)
 
 
 def lacks_bytes(problem: Problem, budget_bytes: int) -> int:
     """Return how many bytes the budget lacks when all that may leave is away, or 0 or less."""
-    return int(_least_levels(problem).max()) - budget_bytes
-
-
-def _least_levels(problem: Problem) -> Ints:
-    everything = np.ones(len(problem.idle), dtype=bool)
-    least: Ints = -all_away(problem.idle, everything, problem.live, 0)
-    return least
+    return int(problem.idle.left(slice(None), problem.live).max()) - budget_bytes

@@ -99,7 +99,7 @@ class Remaking:
             low, high, nbytes = int(remakes.gone[rows[0]]), until[rows[0]], int(paged[list(rows)].sum())
             numbers = remakes.storage[list(rows)].tolist()
             before = [stay for number in numbers if (stay := ends.get((number, low))) is not None]
-            if len(before) < len(rows) or headroom.earliest(low, high, nbytes) > low:
+            if len(before) < len(rows) or not headroom.has_room(low, high, nbytes):
                 left += [(row, high) for row in rows]
                 continue
             headroom.take(low, high, nbytes)

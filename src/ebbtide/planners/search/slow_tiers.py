@@ -188,7 +188,7 @@ class _Books:
         headroom = Headroom(spare - stored.levels(rest, self.packs))
         for at in self.order[taken[self.order]][::-1].tolist():
             low, high = int(stored.low[at]), int(stored.high[at])
-            if headroom.earliest(low, high, sizes[at]) == low:
+            if headroom.has_room(low, high, sizes[at]):
                 headroom.take(low, high, sizes[at])
                 taken[at] = False
         return taken

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Flags, Floats, Ints
+from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.occupancy import levels
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.stay_columns import StayColumns
@@ -73,23 +72,13 @@ class Headroom:
         self.free = np.concatenate((free, free))  # twice, so that a window is one slice
         self.n_ticks = len(free)
 
-    def _base(self, low: int, high: int) -> int:
-        return low - low % self.n_ticks
-
-    def earliest(self, low: int, high: int, nbytes: int) -> int:
-        """Return the first tick of [low, high] from which there is room up to ``high``."""
-        base = self._base(low, high)
-        short = np.flatnonzero(self.free[low - base : high - base] < nbytes)
-        return low + int(short[-1]) + 1 if len(short) else low
-
-    def latest(self, low: int, high: int, nbytes: int) -> int:
-        """Return the last tick of [low, high] up to which there is room throughout."""
-        base = self._base(low, high)
-        short = np.flatnonzero(self.free[low - base : high - base] < nbytes)
-        return low + int(short[0]) if len(short) else high
+    def has_room(self, low: int, high: int, nbytes: int) -> bool:
+        """Say whether there is room at each of ticks [low, high)."""
+        base = low - low % self.n_ticks
+        return bool(np.all(self.free[low - base : high - base] >= nbytes))
 
     def take(self, low: int, high: int, nbytes: int) -> None:
-        base, n_ticks = self._base(low, high), self.n_ticks
+        n_ticks, base = self.n_ticks, low - low % self.n_ticks
         low, high = low - base, high - base
         self.free[low:high] -= nbytes
         if high <= n_ticks:
@@ -214,11 +203,3 @@ def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
             n_ticks=len(trace.ticks),
         )
     )
-
-
-def all_away(idle: IdleTable, chosen: Flags, live: Ints, budget_bytes: int) -> Ints:
-    """Return the free room at each tick if the chosen intervals took no time at all."""
-    rows = np.flatnonzero(chosen)
-    away = levels(idle.after[rows] + 1, idle.until[rows], idle.paged_bytes[rows], len(live))
-    free: Ints = budget_bytes - live + away
-    return free
