@@ -58,7 +58,9 @@ def explain(
     from ebbtide.analysis.texts import printable
     from ebbtide.commands.routes import machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
-    from ebbtide.pipeline.reading import read_plan, read_timeline, read_trace
+    from ebbtide.ir.files import load
+    from ebbtide.ir.timeline import Timeline
+    from ebbtide.pipeline.reading import read_plan, read_trace
     from ebbtide.simulator import is_modelled
     from ebbtide.terminal import folded_for_terminal
 
@@ -72,7 +74,7 @@ def explain(
         route,
         name,
         read_plan(plan, step) if plan is not None else None,
-        read_timeline(timeline) if timeline is not None else None,
+        load(timeline, Timeline) if timeline is not None else None,
     )
     if storage is not None:
         lines = explainer.storage(storage)

@@ -90,11 +90,11 @@ def _subject(
     from ebbtide.commands.tables import whose_times
     from ebbtide.errors import ReportError
     from ebbtide.ir.base import Origin
-    from ebbtide.ir.files import kind_of
+    from ebbtide.ir.files import kind_of, load
     from ebbtide.ir.plan import Plan
     from ebbtide.ir.timeline import Timeline
     from ebbtide.ir.trace import Trace
-    from ebbtide.pipeline.reading import read_plan, read_timeline, read_trace
+    from ebbtide.pipeline.reading import read_plan, read_trace
     from ebbtide.report.subject import Subject
 
     traces, plans, timelines, runs = [], [], [], []
@@ -107,7 +107,7 @@ def _subject(
         elif kind is Plan:
             plans.append(path)
         elif kind is Timeline:
-            timelines.append(read_timeline(path))
+            timelines.append(load(path, Timeline))
         else:
             assert kind in (None, Trace)
             traces.append(read_trace(path))

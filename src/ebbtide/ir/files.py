@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide.errors import FileFormatError
+from ebbtide.errors import FileFormatError, SettingError
 from ebbtide.ir.base import Ints
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.records import read_value, refusing_damage
@@ -53,11 +53,14 @@ def save(value: Trace | Plan | Timeline, path: Path) -> None:
 
 
 def load(path: Path, kind: type[_Stored]) -> _Stored:
-    """Raise FileFormatError unless it is a whole file of this kind and version, and OSError if it cannot be read."""
-    with path.open("rb") as file:
-        data = file.read(_MOST_FILE_BYTES + 1)
+    """Raise FileFormatError unless it is a whole file of this kind and version, and SettingError if it cannot be
+    read."""
     try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_FILE_BYTES + 1)
         return decode(data, kind)
+    except OSError as error:
+        raise SettingError(f"the {_NAMES[kind]} {path} cannot be read: {error.strerror or error}") from error
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {_with_hint(str(error), kind, data)}") from error
 

@@ -137,10 +137,7 @@ def this_machine(computes: bool = False) -> Machine:
 
 def read_plan(path: Path, trace: Trace) -> Plan:
     """Read a plan. Raises SettingError unless it is one for the trace."""
-    try:
-        plan = load(path, Plan)
-    except OSError as error:
-        raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
+    plan = load(path, Plan)
     if plan.signature != trace.signature():
         raise SettingError(f"the plan {path} is not for the trace: {OTHER_STORAGES}")
     if not all(_is_of(stay, trace) for stay in plan.stays):
@@ -155,11 +152,3 @@ def _is_of(stay: Stay, trace: Trace) -> bool:
     # A persistent storage's stay may run into the next step.
     end = 2 * len(trace.ticks) if rows.persistent[number] else rows.death[number]
     return bool(rows.birth[number] <= stay.start and stay.stop <= end)
-
-
-def read_timeline(path: Path) -> Timeline:
-    """Read a timeline. Raises SettingError if there is no such file."""
-    try:
-        return load(path, Timeline)
-    except OSError as error:
-        raise SettingError(f"the timeline {path} cannot be read: {error.strerror or error}") from error

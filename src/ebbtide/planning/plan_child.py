@@ -38,14 +38,11 @@ _CLOSED = (
 _START = "import sys; sys.path[:] = {paths!r}; from ebbtide.planning.plan_process import main; main()"
 
 
-class NoRoomToPlan(EbbtideError):
-    """Raised where the arena cannot give up what the planning process needs; it says how much that is."""
-
-
 class PlanningProcess:
     """A job that is being carried out (``plan_job.Asked``). It is made between two steps, where room is easiest to get.
 
-    Raises NoRoomToPlan. Where no process can be started, ``answer`` raises the reason.
+    Raises EbbtideError where the arena cannot give up what the process needs. Where no process can be started,
+    ``answer`` raises the reason.
     """
 
     def __init__(self, job: Job, policy: str, plan: Path | None) -> None:
@@ -152,7 +149,7 @@ def _wait_for_room(needed: int) -> None:
     while (counters := _torch.counters())["arena_limit_bytes"] < counters["reserved_bytes"]:
         if time.monotonic() > deadline:
             held, left = (format_bytes(counters[name]) for name in ("reserved_bytes", "arena_limit_bytes"))
-            raise NoRoomToPlan(
+            raise EbbtideError(
                 f"planning takes about {needed // MIB} MiB, and tensors hold {held} where that leaves them {left}"
             )
         time.sleep(_POLL_S)

@@ -23,12 +23,11 @@ from ebbtide.ir.plan import Plan
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import page_size_of
+from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planning.load_schedule import ScheduleColumns, schedule_columns
 from ebbtide.simulator import simulate_plan
 from ebbtide.units import KIB, MIB, format_bytes
 
-Planner: TypeAlias = Callable[[Trace, Machine, int], Plan]
 Forecast: TypeAlias = Callable[[Plan, Trace, Machine], tuple[LinkReport, ...]]
 
 MARK = b"\0the answer of ebbtide's planning process\0"

@@ -121,8 +121,6 @@ def planner_from(path: Path) -> Planner:
     """Make a planner that returns a file's plan for its own step. Raises SettingError if the plan cannot be read."""
     try:
         stored = load(path, Plan)
-    except OSError as error:
-        raise SettingError(f"the plan {path} cannot be read: {error.strerror or error}") from error
     except FileFormatError as error:  # the error names the file
         raise SettingError(f"no plan that can be used: {error}") from error
 

@@ -139,10 +139,7 @@ def machine_file(findings: Findings, table: str, machine: Machine) -> str:
 
 
 def _trace_of(path: Path) -> Trace:
-    try:
-        trace = load(path, Trace)
-    except OSError as error:
-        raise SettingError(f"the trace {path} cannot be read: {error.strerror or error}") from error
+    trace = load(path, Trace)
     if not any(trace.ticks.arguments.tolist()):
         raise SettingError(
             f"{path} does not say what its operators were called with, so they cannot be called again: record the step "
