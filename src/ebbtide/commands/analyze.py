@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import route_options
 
@@ -14,14 +13,9 @@ _WIDTH = 110
 
 @click.command(epilog=examples("ebbtide analyze step.trace", "ebbtide analyze step.trace --machine dram-optane --json"))
 @click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    shell_complete=machines,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets.",
+@route_options(
+    "Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets."
 )
-@route_options
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 def analyze(
     traces: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool

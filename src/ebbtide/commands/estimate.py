@@ -5,9 +5,8 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import json_option
+from ebbtide.commands.inputs import json_option, machine_option
 from ebbtide.commands.program import ProgramCommand, program_argument, refuse_misplaced_options, tell_misplaced_options
 
 
@@ -16,13 +15,8 @@ from ebbtide.commands.program import ProgramCommand, program_argument, refuse_mi
     options_metavar="[OPTIONS]",
     epilog=examples("ebbtide estimate train.py --epochs 3", "ebbtide estimate --json -m package.train"),
 )
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    shell_complete=machines,
-    type=click.Path(path_type=Path),
-    help="A machine, whose FLOPs and bytes a second give the times. Default: this computer, and each operator is "
-    "called.",
+@machine_option(
+    "A machine, whose FLOPs and bytes a second give the times. Default: this computer, and each operator is called."
 )
 @click.option("--device", metavar="NAME", help="Budgets for an accelerator's memory, on --machine, such as h100.")
 @click.option(

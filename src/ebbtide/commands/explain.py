@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import route_options
 
@@ -28,14 +27,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--at-peak", is_flag=True, help="Explain the step's peak. This is the default.")
 @click.option("--plan", metavar="FILE", type=_FILE, help="The plan for this step (`ebbtide run --save-plan`).")
 @click.option("--timeline", metavar="FILE", type=_FILE, help="The timeline of a step, measured or simulated.")
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    shell_complete=machines,
-    type=_FILE,
-    help="The machine to move on (`ebbtide probe -o FILE`).",
-)
-@route_options
+@route_options("The machine to move on (`ebbtide probe -o FILE`).")
 def explain(
     files: tuple[Path, ...],
     storage: int | None,

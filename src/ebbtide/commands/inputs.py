@@ -47,13 +47,25 @@ json_option = click.option(
 """The option for JSON on standard output, as parameter ``as_json``."""
 
 
-def route_options(command: _Command) -> _Command:
-    """Add the options of the route to a slow tier, as parameters ``slow_tier`` and ``bandwidth``."""
+def machine_option(meaning: str, parameter: str = "machine", several: bool = False) -> Callable[[_Command], _Command]:
+    """Return the option for a machine, or for several."""
+    return click.option(
+        *("--machine", parameter),
+        metavar="NAME|FILE",
+        multiple=several,
+        shell_complete=machines,
+        type=click.Path(path_type=Path),
+        help=meaning,
+    )
+
+
+def route_options(machine: str) -> Callable[[_Command], _Command]:
+    """Return the options of the route to a slow tier, as parameters ``machine``, ``slow_tier`` and ``bandwidth``."""
     bandwidth = click.option(
         "--bandwidth", metavar="SIZE[,SIZE]", help="Bytes a second out, and back, in place of a machine."
     )
     tier = click.option("--slow-tier", metavar="NAME", help="The machine's slow tier to move to. Default: the first.")
-    return tier(bandwidth(command))
+    return lambda command: machine_option(machine)(tier(bandwidth(command)))
 
 
 def spill_option(meaning: str) -> Callable[[_Command], _Command]:
@@ -63,26 +75,15 @@ def spill_option(meaning: str) -> Callable[[_Command], _Command]:
 
 def machine_options(command: _Command) -> _Command:
     """Add the options of the machine, as parameters ``machine`` and ``changes``."""
-    return _machine_option("machine")(_change_option(command))
+    return machine_option(_CHOSEN)(_change_option(command))
 
 
 def machines_options(command: _Command) -> _Command:
     """Add the same for several machines, as parameters ``machines`` and ``changes``."""
-    return _machine_option("machines", multiple=True)(_change_option(command))
+    return machine_option(f"{_CHOSEN} May be repeated.", "machines", several=True)(_change_option(command))
 
 
-def _machine_option(parameter: str, multiple: bool = False) -> Callable[[_Command], _Command]:
-    return click.option(
-        *("--machine", parameter),
-        metavar="NAME|FILE",
-        multiple=multiple,
-        shell_complete=machines,
-        type=click.Path(path_type=Path),
-        help="A machine of `ebbtide machines` or a file, in place of the trace's or this computer."
-        + (" May be repeated." if multiple else ""),
-    )
-
-
+_CHOSEN = "A machine of `ebbtide machines` or a file, in place of the trace's or this computer."
 _change_option = click.option(
     "--set",
     "changes",

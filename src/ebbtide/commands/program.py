@@ -104,20 +104,6 @@ def _words_of_name(program: Sequence[str]) -> int:
     return 2 if program[0] == "-m" else 1
 
 
-def refuse_misplaced_budget(program: Sequence[str]) -> None:
-    """Raise UsageError for a ``--fast`` among the script's own arguments. It is called where no budget was named."""
-    command = click.get_current_context().command_path
-    name = " ".join(program[: _words_of_name(program)])
-    for at, argument in enumerate(program[1:], 1):
-        if argument == "--fast" or argument.startswith("--fast="):
-            option = argument if "=" in argument else " ".join(program[at : at + 2])
-            raise click.UsageError(
-                f"no budget: {option} stands after {name} and so went to it. Options of ebbtide come before the "
-                f"program: {command} {option} {name} ... (If {name} has a --fast of its own, name the "
-                "budget before it, or with EBBTIDE_FAST.)"
-            )
-
-
 def refuse_misplaced_options(program: Sequence[str], names: Sequence[str]) -> None:
     """Raise UsageError for one of these options among the script's arguments, if the command was not given it."""
     context = click.get_current_context()

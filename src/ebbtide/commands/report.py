@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbtide.commands.completion import machines
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import route_options
 from ebbtide.commands.run_reports import print_runs, text_of, with_ranks
@@ -31,14 +30,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--timeline", metavar="FILE", type=_FILE, help="A step's timeline, in the same way.")
 @click.option("-o", "--output", metavar="PAGE", type=_FILE, help="Write one HTML page that needs no network.")
 @click.option("--perfetto", metavar="JSON", type=_FILE, help="Write a trace that ui.perfetto.dev opens.")
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    shell_complete=machines,
-    type=_FILE,
-    help="Show what would move in time on this machine, and how a plan would run there. Default: this one, probed.",
+@route_options(
+    "Show what would move in time on this machine, and how a plan would run there. Default: this one, probed."
 )
-@route_options
 @click.option("--json", "as_json", is_flag=True, help="Print the reports of runs as one list.")
 def report(
     paths: tuple[Path, ...],

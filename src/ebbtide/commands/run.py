@@ -14,7 +14,7 @@ from ebbtide.commands.inputs import spill_option
 from ebbtide.commands.program import (
     ProgramCommand,
     program_argument,
-    refuse_misplaced_budget,
+    refuse_misplaced_options,
     tell_misplaced_options,
     tier_option,
     warn_in_one_line,
@@ -130,7 +130,7 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
     _refuse_one_file_twice(chosen)
     budgets = (fast, chosen.fast, chosen.fast_node, chosen.arena_bytes)
     if all(budget is None for budget in budgets) and not chosen.disable:
-        refuse_misplaced_budget(program)
+        refuse_misplaced_options(program, ("--fast",))
     if not quiet:
         tell_misplaced_options(program)
     if automatic is not None:

@@ -12,7 +12,7 @@ from ebbtide.commands.inputs import spill_option
 from ebbtide.commands.program import (
     ProgramCommand,
     program_argument,
-    refuse_misplaced_budget,
+    refuse_misplaced_options,
     tell_misplaced_options,
     tier_option,
 )
@@ -74,7 +74,7 @@ def verify(
     from ebbtide.verify.text import render, to_json
 
     if fast is None and "EBBTIDE_FAST" not in os.environ:
-        refuse_misplaced_budget(program)
+        refuse_misplaced_options(program, ("--fast",))
     tell_misplaced_options(program)
     # Check here, where errors name the option.
     wishes = {"tiers": tiers, "device": device, "host_bytes": host, "policy": policy, "optimizer": optimizer}
