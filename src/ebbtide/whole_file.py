@@ -16,7 +16,7 @@ def try_writing(path: Path) -> None:
     """Raise the OSError that ``write_whole`` would raise because of the file's place. Leaves everything as it is."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if _is_special(path):
+    if is_special(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return
@@ -27,7 +27,7 @@ def try_writing(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write the file. An old file keeps its permissions; a new one gets those of the umask. Raises OSError."""
-    if _is_special(path):
+    if is_special(path):
         path.write_bytes(data)
         return
     place = Path(os.path.realpath(path))
@@ -49,5 +49,6 @@ def _new_beside(place: Path) -> tuple[int, Path]:
     return os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666), beside
 
 
-def _is_special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
+    """Tell whether it is a device or a pipe."""
     return path.exists() and not path.is_file() and not path.is_dir()

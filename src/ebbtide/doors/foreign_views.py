@@ -119,10 +119,5 @@ def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs
     """Hold the storage that is the argument of that number while the function runs."""
     storage = args[storage_at] if len(args) > storage_at else None
     on_cpu = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
-    address = storage.data_ptr() if on_cpu else 0  # type: ignore[union-attr]
-    held = address != 0 and _torch.pin(address)
-    try:
+    with safetensors_files.held(storage.data_ptr() if on_cpu else 0):  # type: ignore[union-attr]
         return function(*args, **kwargs)
-    finally:
-        if held:
-            _torch.unpin(address)

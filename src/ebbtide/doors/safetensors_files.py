@@ -116,7 +116,7 @@ def _write(filename: Any, header: bytes, specs: list[Any]) -> None:
             for spec in specs:
                 for begin in range(0, spec.data_len, _AT_ONCE):
                     address, nbytes = spec.data_ptr + begin, min(_AT_ONCE, spec.data_len - begin)
-                    with _held(address, nbytes):
+                    with held(address, nbytes):
                         _write_all(file, memoryview((ctypes.c_ubyte * nbytes).from_address(address)))
         os.replace(unfinished, target)
     except BaseException:
@@ -131,12 +131,13 @@ def _write_all(file: int, data: memoryview) -> None:
 
 
 @contextlib.contextmanager
-def _held(address: int, nbytes: int) -> Iterator[None]:
-    held = _torch.pin(address, nbytes)
+def held(address: int, nbytes: int = 0) -> Iterator[None]:
+    """Hold these bytes in memory during the block, or the whole storage there."""
+    is_managed = _torch.pin(address, nbytes)
     try:
         yield
     finally:
-        if held:
+        if is_managed:
             _torch.unpin(address, nbytes)
 
 

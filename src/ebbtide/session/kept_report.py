@@ -20,7 +20,7 @@ from pathlib import Path
 from ebbtide.host.process import PROC
 from ebbtide.ir.run_report import Moment, RunReport
 from ebbtide.screen.progress import Observation
-from ebbtide.whole_file import write_whole
+from ebbtide.whole_file import is_special, write_whole
 
 EVERY_S = 2.0
 PLACE = Path("/tmp")  # not TMPDIR, which a job may have for itself
@@ -63,7 +63,8 @@ class KeptReport:
             folder = session_folder(make=True)
             self._own = folder / f"{os.getpid()}.json"
             _forget_old(folder)
-        paths = [path for path in (self._own, self._named) if path is not None and not _is_special(path)]
+        # To a device or a pipe the report goes once, at the end.
+        paths = [path for path in (self._own, self._named) if path is not None and not is_special(path)]
         while True:
             with suppress(Exception):  # the step's thread changed what the report is made of: the next turn has it
                 kept = shortened(self._report(), self._moment()).to_json().encode()
@@ -144,8 +145,3 @@ def _forget_old(folder: Path) -> None:
     for path in folder.iterdir():
         if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
             path.unlink()
-
-
-def _is_special(path: Path) -> bool:
-    """Tell whether it is a device or a pipe, to which the report goes once, at the end."""
-    return path.exists() and not path.is_file()
