@@ -12,7 +12,7 @@ from typing import TextIO
 
 SUMMARY_TEXT = 21
 """The column at which texts of a summary begin, to the right of their labels."""
-_WIDEST = 110
+WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
 
 
@@ -53,7 +53,7 @@ def columns_of(stream: TextIO | None) -> int | None:
 def terminal_columns(stream: TextIO | None = None) -> int | None:
     """Return the longest line for the terminal of ``stream`` (standard error), or None where there is no terminal."""
     columns = columns_of(stream or sys.stderr)
-    return None if columns is None else min(columns, _WIDEST)
+    return None if columns is None else min(columns, WIDEST)
 
 
 def folded_for_terminal(text: str, stream: TextIO | None = None, hanging: int = SUMMARY_TEXT) -> str:
