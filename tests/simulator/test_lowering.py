@@ -66,7 +66,7 @@ def test_native_code_lowers_planners_plans_as_the_oracle_does(
     trace: Trace, name: str, share: float, data: st.DataObject
 ) -> None:
     least, most = (peak(count(trace, arena_pages)) for count in (needed_bytes, live_bytes))
-    machine = data.draw(machines(3 * trace.total_bytes + 2**16))
+    machine = data.draw(machines(3 * int(trace.storages.nbytes.sum()) + 2**16))
     try:
         plan = PLANNERS[name](trace, machine, max(least + int(share * (most - least)), 1))
     except (InfeasibleBudgetError, PlanError):

@@ -276,11 +276,7 @@ def _accesses(recording: Recording, lives: _Lives, numbers: Ints, n_ticks: int) 
     storage = np.concatenate((np.repeat(number, lengths), born))
     tick = np.concatenate((np.repeat(first, lengths) + within, lives.birth[born]))
     mode = np.concatenate((np.repeat(mode, lengths), np.full(len(born), int(Access.WRITE))))
-    order = np.lexsort((tick, storage))
-    storage, tick, mode = storage[order], tick[order], mode[order]
-    begins = np.flatnonzero((np.diff(storage, prepend=-1) != 0) | (np.diff(tick, prepend=-1) != 0))
-    together = np.bitwise_or.reduceat(mode, begins) if len(begins) else mode
-    return Accesses(storage[begins], tick[begins], together)
+    return Accesses.joined(storage, tick, mode)
 
 
 def _moved_bytes(recording: Recording, n_ticks: int) -> Ints:

@@ -251,10 +251,7 @@ def _accesses(trace: Trace, remakes: Remakes, second: Ints, born: Ints) -> Acces
     tick = np.concatenate((known.tick, at, remakes.until))
     mode = np.concatenate((known.mode, np.full(len(read), _READ), np.full(len(remakes), _WRITE)))
     storage = np.where((second[storage] >= 0) & (tick >= born[storage]), second[storage], storage)
-    order = np.lexsort((tick, storage))
-    storage, tick, mode = storage[order], tick[order], mode[order]
-    begins = np.flatnonzero((np.diff(storage, prepend=-1) != 0) | (np.diff(tick, prepend=-1) != 0))
-    return Accesses(storage[begins], tick[begins], np.bitwise_or.reduceat(mode, begins))
+    return Accesses.joined(storage, tick, mode)
 
 
 def remade(stays: Iterable[Stay], trace: Trace) -> Chosen:

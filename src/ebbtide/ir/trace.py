@@ -172,6 +172,15 @@ class Accesses(Table[Use]):
     mode: Ints
     _rows: dict[int, slice] = field(init=False, repr=False)  # by storage that has any
 
+    @staticmethod
+    def joined(storage: Ints, tick: Ints, mode: Ints) -> "Accesses":
+        """Sort uses. Those of a storage at one tick become one that does what all of them do."""
+        order = np.lexsort((tick, storage))
+        storage, tick, mode = storage[order], tick[order], mode[order]
+        begins = np.flatnonzero((np.diff(storage, prepend=-1) != 0) | (np.diff(tick, prepend=-1) != 0))
+        together = np.bitwise_or.reduceat(mode, begins) if len(begins) else mode
+        return Accesses(storage[begins], tick[begins], together)
+
     def _check(self) -> None:
         before, after = self.storage[:-1], self.storage[1:]
         if not np.all((after > before) | ((after == before) & (self.tick[1:] > self.tick[:-1]))):
@@ -253,11 +262,6 @@ class Trace:
     def storage(self, number: int) -> Storage:
         """Return one storage as a record, for people. Code that asks for many takes the columns."""
         return self.storages[number]
-
-    @property
-    def total_bytes(self) -> int:
-        """The bytes of all storages, whether or not they are ever there at once."""
-        return int(self.storages.nbytes.sum())
 
     @property
     def step_ns(self) -> int:
