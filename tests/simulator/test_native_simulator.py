@@ -62,8 +62,9 @@ def schedules(draw: st.DrawFn, trace: Trace, machine: Machine) -> Schedule:
 def test_any_commands_keep_the_books(trace: Trace, share: float, data: st.DataObject) -> None:
     """Chunks, shared ports, exclusive machines, links that slow compute, operations in place, rescues, elders, slow
     tiers without room; also budgets that a tick does not fit."""
-    budget = max(peak(needed_bytes(trace, pages_of(PAGE))), 1) + int((share - 0.1) * trace.storages.nbytes.sum())
-    machine = data.draw(machines(3 * trace.total_bytes + 8 * PAGE)).with_budget(max(budget, 1))
+    total = int(trace.storages.nbytes.sum())
+    budget = max(peak(needed_bytes(trace, pages_of(PAGE))), 1) + int((share - 0.1) * total)
+    machine = data.draw(machines(3 * total + 8 * PAGE)).with_budget(max(budget, 1))
     kept(data.draw(schedules(trace, machine)), trace, machine, pages_of(PAGE))
 
 

@@ -5,7 +5,7 @@ process that showed the rest. Left out: holes that the C library leaves between 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -147,11 +147,10 @@ def estimate(
 def budgets_of(trace: Trace, machine: Machine, rest: Rest, on_device: bool = False) -> Sequence[tuple[str, int, int]]:
     """Return ``--fast``, the arena's bytes and the process's: shares, and sizes between the least and the peak. On a
     device sizes bound tensors alone, and what it has is one of them."""
-    unlimited = _with_all_memory(machine)
     pages = page_size_of(machine)
     most = rest.process_peak(trace, machine)
     least = peak(needed_bytes(trace, pages)) if on_device else _least_process(trace, machine, rest)
-    shares = [(share, budget_of(share, trace, unlimited)) for share in SHARES]
+    shares = [(share, budget_of(share, trace, machine.with_fast(None))) for share in SHARES]
     found = [(share, nbytes, min(nbytes + rest.nbytes, most)) for share, nbytes in shares]
     known = {*SIZES_GIB, *([(machine.tiers[0].capacity_bytes or 0) // GIB] if on_device else [])}
     sizes = [size * GIB for size in known if least <= size * GIB < most]
@@ -165,8 +164,7 @@ def _least_process(trace: Trace, machine: Machine, rest: Rest) -> int:
 
 
 def _tried(fast: str, arena_bytes: int, process_bytes: int, trace: Trace, machine: Machine) -> Row:
-    unlimited = _with_all_memory(machine)
-    tried = try_policy("ebbtide", trace, unlimited, arena_bytes)
+    tried = try_policy("ebbtide", trace, machine.with_fast(None), arena_bytes)
     if tried.outcome is None:
         is_too_small = isinstance(tried.failure, InfeasibleBudgetError)
         return _row(fast, arena_bytes, process_bytes, machine, why_not="too small" if is_too_small else tried.why_not)
@@ -187,8 +185,3 @@ def _row(
     wears = machine.tiers[-1].endurance_bytes or COMMON_DISK_BYTES
     fits = capacity is None or process_bytes <= capacity
     return Row(fast, arena_bytes, process_bytes, step_ns, written_bytes, wears, fits, why_not)
-
-
-def _with_all_memory(machine: Machine) -> Machine:
-    """Return the machine as if its fastest tier were as large as need be."""
-    return replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))

@@ -322,12 +322,16 @@ class Machine:
 
     def with_budget(self, budget_bytes: int) -> "Machine":
         """Return the same machine with at most ``budget_bytes`` of its fastest tier."""
-        return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=self.within(budget_bytes)), *self.tiers[1:]))
+        return self.with_fast(self.within(budget_bytes))
 
     def within(self, budget_bytes: int) -> int:
         """Return how much of the fastest tier a budget allows: no more than there is."""
         capacity = self.tiers[0].capacity_bytes
         return budget_bytes if capacity is None else min(budget_bytes, capacity)
+
+    def with_fast(self, capacity_bytes: int | None) -> "Machine":
+        """Return the same machine with so many bytes of its fastest tier; None: as many as it takes."""
+        return replace(self, tiers=(replace(self.tiers[0], capacity_bytes=capacity_bytes), *self.tiers[1:]))
 
     def require_rates(self) -> None:
         """Raise SettingError unless the machine says how fast it computes."""

@@ -79,9 +79,8 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
         raise
     if not isinstance(found, Plan):
         raise PlanError((f"the planner {name} returned {type(found).__name__} instead of a Plan",))
-    kept = machine.with_budget(budget_bytes)
-    if found.status is PlanStatus.OVER_BUDGET:
-        kept = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=None), *machine.tiers[1:]))
+    is_over = found.status is PlanStatus.OVER_BUDGET
+    kept = machine.with_fast(None) if is_over else machine.with_budget(budget_bytes)
     require_valid(found, trace, kept, page_size_of(machine))
     return found if found.lower_bound_ns else _bounded(found, trace, machine)
 
@@ -89,8 +88,8 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
 def _bounded(found: Plan, trace: Trace, machine: Machine) -> Plan:
     """Give a plan without a bound ours, and one that predicts less than that its simulated time."""
     capacity_bytes = max(held_bytes(trace, machine, found.stays), found.budget_bytes)
-    enough = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=capacity_bytes), *machine.tiers[1:]))
     bound_ns, predicted_ns = lower_bound_ns(trace, machine, capacity_bytes), found.predicted_ns
     if predicted_ns < bound_ns:
-        predicted_ns = max(simulate_plan(found, trace, enough, page_size_of(machine)).step_ns, bound_ns)
+        outcome = simulate_plan(found, trace, machine.with_fast(capacity_bytes), page_size_of(machine))
+        predicted_ns = max(outcome.step_ns, bound_ns)
     return replace(found, predicted_ns=predicted_ns, lower_bound_ns=bound_ns)

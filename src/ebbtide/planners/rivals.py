@@ -5,8 +5,9 @@ placement may be better than any movement, and no bound tells how far a plan is 
 anew are asked about the step with its remakes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from time import perf_counter_ns
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError
@@ -40,40 +41,28 @@ _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 100
 
 def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
     """Yield their plans that keep the budget, until the deadline (of ``perf_counter_ns``)."""
-    work, in_place = _work(trace), uses_in_place(machine)
-    planners: list[Planner] = []
-    if in_place or work <= _QUICKEST_WORK:
-        planners += _QUICKEST
-    if in_place or work <= _QUICK_WORK:
-        planners += _QUICK
-    if in_place or work <= _SLOW_WORK:
-        planners += _SLOW
-    if in_place or work <= _SOLVER_WORK:
-        planners += [partial(_solver, solver, deadline_ns) for solver in _SOLVERS]
-    yield from _plans_of(planners, trace, machine, budget_bytes, deadline_ns)
+    solvers = [partial(_solver, solver, deadline_ns) for solver in _SOLVERS]
+    asked = ((_QUICKEST_WORK, _QUICKEST), (_QUICK_WORK, _QUICK), (_SLOW_WORK, _SLOW), (_SOLVER_WORK, solvers))
+    yield from _plans_of(asked, trace, machine, budget_bytes, deadline_ns)
 
 
 def remaking_rivals(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
     """Yield in the same way the plans of those that make contents anew, where something can be."""
-    work, in_place = _work(trace), uses_in_place(machine)
-    if not len(remakes_of(trace)):
-        return
-    planners: list[Planner] = []
-    if in_place or work <= _QUICKEST_WORK:
-        planners += _REMAKING
-    if in_place or work <= _SOLVER_WORK:
-        planners.append(partial(_solver, checkmate, deadline_ns))
-    yield from _plans_of(planners, trace, machine, budget_bytes, deadline_ns)
-
-
-def _work(trace: Trace) -> int:
-    return len(trace.accesses) + len(trace.ticks)
+    if len(remakes_of(trace)):
+        asked = ((_QUICKEST_WORK, _REMAKING), (_SOLVER_WORK, [partial(_solver, checkmate, deadline_ns)]))
+        yield from _plans_of(asked, trace, machine, budget_bytes, deadline_ns)
 
 
 def _plans_of(
-    planners: Sequence[Planner], trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int
+    asked: Iterable[tuple[int, Sequence[Planner]]],
+    trace: Trace,
+    machine: Machine,
+    budget_bytes: int,
+    deadline_ns: int,
 ) -> Iterator[Plan]:
-    for planner in planners:
+    """Yield the plans of planners that are ``asked`` up to so much work."""
+    work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
+    for planner in chain.from_iterable(planners for most, planners in asked if in_place or work <= most):
         if perf_counter_ns() > deadline_ns:
             return
         try:

@@ -1,7 +1,7 @@
 """Makes a plan of stays: its time, its bound and its status. It has other parts that the published planners share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter_ns
 
 from ebbtide.ir.machine import Link, Machine, Tier
@@ -45,11 +45,9 @@ def uses_in_place(machine: Machine) -> bool:
 
 def outcome_of(trace: Trace, machine: Machine, budget_bytes: int, stays: list[Stay]) -> Outcome:
     """Simulate the step. If the stays need more fast memory than the budget, they get it."""
-    fast, page_bytes = machine.tiers[0], page_size_of(machine)
     held = max(held_bytes(trace, machine, stays), budget_bytes)
-    roomy = replace(machine, tiers=(replace(fast, capacity_bytes=held), *machine.tiers[1:]))
     plan = Plan("", PlanStatus.FEASIBLE, trace.signature(), held, 0, 0, 0, tuple(stays))
-    return simulate_plan(plan, trace, roomy, page_bytes)
+    return simulate_plan(plan, trace, machine.with_fast(held), page_size_of(machine))
 
 
 def fastest_of(trace: Trace, machine: Machine, budget_bytes: int, tried: list[list[Stay]]) -> tuple[int, list[Stay]]:
