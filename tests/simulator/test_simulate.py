@@ -161,7 +161,7 @@ def test_a_fetch_finds_what_has_not_left_yet() -> None:
 def test_demand_mode_keeps_the_budget_and_accounts_for_all_time(trace: Trace, share: float) -> None:
     pages = pages_of(PAGE)
     least = max(peak(needed_bytes(trace, pages)), 1)
-    budget = least + int(share * trace.total_bytes)
+    budget = least + int(share * trace.storages.nbytes.sum())
     found = simulate(no_commands(), trace, disk(both=15 * 10**8).with_budget(budget), pages, record=True)
     timeline = found.timeline("none")
     assert all(level.nbytes <= budget for level in timeline.levels if level.tier == "dram")

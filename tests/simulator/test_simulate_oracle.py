@@ -171,8 +171,9 @@ def test_a_wrong_clock_is_found_out(wrong: type[SlowClock]) -> None:
 )
 def test_no_policy_holds_more_than_there_is(trace: Trace, name: str, share: float, data: st.DataObject) -> None:
     pages = pages_of(PAGE)
-    budget = max(peak(needed_bytes(trace, pages)), 1) + int(share * trace.total_bytes)
-    machine = data.draw(machines(3 * trace.total_bytes + 8 * PAGE)).with_budget(budget)
+    total = int(trace.storages.nbytes.sum())
+    budget = max(peak(needed_bytes(trace, pages)), 1) + int(share * total)
+    machine = data.draw(machines(3 * total + 8 * PAGE)).with_budget(budget)
     found = Simulator(trace, machine, pages).run(
         no_commands(), record=True, policy=POLICIES.get(name), checks_state=True
     )

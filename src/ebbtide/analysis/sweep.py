@@ -27,14 +27,10 @@ class Point:
     memory_usd: float | None
     step_usd: float | None
 
-    def price(self, name: str) -> float | None:
-        """Return the price with the name MEMORY or OWNERSHIP."""
-        return self.memory_usd if name == MEMORY else self.step_usd
-
 
 def priced(points: Sequence[Point], price: str) -> list[tuple[int, float, Point]]:
-    """Return time, price and point for each point that has both."""
-    found = [(point.step_ns, point.price(price), point) for point in points]
+    """Return time, price (MEMORY or OWNERSHIP) and point for each point that has both."""
+    found = [(point.step_ns, getattr(point, price), point) for point in points]
     return [(step_ns, usd, point) for step_ns, usd, point in found if step_ns is not None and usd is not None]
 
 

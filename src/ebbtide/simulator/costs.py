@@ -41,7 +41,6 @@ class Costs:
     years: dict[str, float]
     tier_utilisation: dict[str, float]
     link_utilisation: dict[str, float]
-    step_s: float
 
     @property
     def energy_j(self) -> float | None:
@@ -97,7 +96,6 @@ def costs_of(outcome: Outcome, machine: Machine) -> Costs:
             link.name: outcome.moved_bytes.get(link.name, 0) / (link.bytes_per_s * step_s) if step_s else 0.0
             for link in machine.links
         },
-        step_s,
     )
 
 
