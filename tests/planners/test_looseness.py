@@ -15,7 +15,7 @@ from ebbtide.ir.machine import InPlace, Machine
 from ebbtide.ir.occupancy import exact, needed_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.trace import Storage, StorageKind, Trace
-from ebbtide.planners.search.bound_diagnosis import Constraint, Looseness, looseness_of
+from ebbtide.planners.search.bound_diagnosis import WORDS, Constraint, Looseness, looseness_of
 from ebbtide.simulator import simulate
 from ebbtide.simulator.lowering import lower
 from tests.helpers.make_steps import PAGE, R, W, disk, network, parameter, step
@@ -42,7 +42,7 @@ def only(found: Looseness | None, constraint: Constraint, gap: float, share: flo
     assert found.gap == pytest.approx(gap, rel=1e-3)
     assert found.shares == ((constraint, pytest.approx(share, abs=1e-3)),)
     assert found.together == pytest.approx(share, abs=1e-3)
-    assert f"does not count {constraint.what} in full" in found.sentence()
+    assert f"does not count {WORDS[constraint][0]} in full" in found.sentence()
     assert found.sentence().endswith(f"{100 * share:.0f} % of the gap")
     return found.named is constraint
 
@@ -134,7 +134,7 @@ def test_plan_and_compare_name_it(tmp_path: Path) -> None:
     fast = str(peak(needed_bytes(made)) * 5 // 4)
     planned = CliRunner().invoke(cli, ["plan", str(trace), "--machine", str(machine), "--fast", fast])
     assert planned.exit_code == 0, planned.output
-    assert f"does not count {Constraint.LATENCY.what} in full" in planned.output.splitlines()[-2]
+    assert f"does not count {WORDS[Constraint.LATENCY][0]} in full" in planned.output.splitlines()[-2]
     command = ["compare", str(trace), "--machine", str(machine), "--fast", fast, "--policy", "ebbtide,lru"]
     compared = CliRunner().invoke(cli, command)
     assert compared.exit_code == 0, compared.output

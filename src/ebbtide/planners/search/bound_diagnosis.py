@@ -10,8 +10,11 @@ The plan is not made anew. A relaxed machine may have a better one, so shares ar
 a few simulations and bounds, far less than planning.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import exact, occupancy, peak
@@ -39,18 +42,8 @@ class Constraint(StrEnum):
     PAGES = "pages"
     IN_PLACE = "in_place"
 
-    @property
-    def what(self) -> str:
-        """The constraint in words."""
-        return _WORDS[self][0]
 
-    @property
-    def why(self) -> str:
-        """How the bound treats it, in words."""
-        return _WORDS[self][1]
-
-
-_WORDS = {
+WORDS = {  # what it is, and how the bound treats it
     Constraint.SLOWDOWN: (
         "the slowdown of operations by copies",
         "in each stretch of the step it counts that, or the copies' own time, not both",
@@ -88,11 +81,11 @@ class Looseness:
         """Return the explanation for people, to be shown after the gap."""
         if self.named is None:
             return "nothing that the bound leaves out explains it: it is the search's, or that of the copies' order"
-        of_the_gap = f"{_percent(self.shares[0][1])} of the gap"
-        first = f"the bound does not count {self.named.what} in full ({self.named.why}): {of_the_gap}"
+        (what, why), of_the_gap = WORDS[self.named], f"{_percent(self.shares[0][1])} of the gap"
+        first = f"the bound does not count {what} in full ({why}): {of_the_gap}"
         if len(self.shares) == 1:
             return first
-        others = [f", {each.what} {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
+        others = [f", {WORDS[each][0]} {_percent(share)}" for each, share in self.shares[1:] if share >= _WORTH_NAMING]
         return (
             f"{first}{''.join(others)}, each by itself; all that it leaves out makes {_percent(self.together)} "
             f"together; the other {_percent(1 - self.together)} are the search's, or that of the copies' order"
@@ -128,22 +121,10 @@ def _gap(plan: Plan, trace: Trace, machine: Machine) -> float:
     return step_ns / max(bound, 1) - 1
 
 
-def _no_slowdown(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
-    if not any(link.slows_compute for link in machine.links):
+def _links_without(field: str, nothing: Any, machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
+    if all(getattr(link, field) == nothing for link in machine.links):
         return None
-    return replace(machine, links=tuple(replace(link, slows_compute=0.0) for link in machine.links))
-
-
-def _no_sharing(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
-    if all(link.shares is None for link in machine.links):
-        return None
-    return replace(machine, links=tuple(replace(link, shares=None) for link in machine.links))
-
-
-def _no_latency(machine: Machine, _plan: Plan, _trace: Trace) -> Machine | None:
-    if not any(link.latency_ns for link in machine.links):
-        return None
-    return replace(machine, links=tuple(replace(link, latency_ns=0) for link in machine.links))
+    return replace(machine, links=tuple(replace(link, **{field: nothing}) for link in machine.links))
 
 
 def _no_pages(machine: Machine, plan: Plan, trace: Trace) -> Machine | None:
@@ -165,10 +146,10 @@ def _no_cost_in_place(machine: Machine, _plan: Plan, _trace: Trace) -> Machine |
     return replace(machine, tiers=(fast, *alike), kernels=())
 
 
-_RELAX = {
-    Constraint.SLOWDOWN: _no_slowdown,
-    Constraint.SHARING: _no_sharing,
-    Constraint.LATENCY: _no_latency,
+_RELAX: dict[Constraint, Callable[[Machine, Plan, Trace], Machine | None]] = {
+    Constraint.SLOWDOWN: partial(_links_without, "slows_compute", 0.0),
+    Constraint.SHARING: partial(_links_without, "shares", None),
+    Constraint.LATENCY: partial(_links_without, "latency_ns", 0),
     Constraint.PAGES: _no_pages,
     Constraint.IN_PLACE: _no_cost_in_place,
 }
