@@ -1,5 +1,6 @@
 """Finds the remakes of a step (``remakes``): of each storage and idle time, the operators to run and what they need."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,30 +75,30 @@ class Finder:
 
     def _gaps(self, first: int) -> Iterable[tuple[int, int, list[_Range]]]:
         """Return the idle times of a storage, each with the operators that made its contents by then."""
-        birth, pieces = self.birth[first], len(self.pieces[first])
-        calls, last = [(birth, self.stops[birth])], birth
-        for tick, modes in self._uses_of(first):
+        last = self.birth[first]
+        for tick, modes, calls in self._contents(first):
             gone = max(last + 1, calls[-1][1])
-            if gone < tick and len(modes) == pieces:
+            if gone < tick and len(modes) == len(self.pieces[first]):
                 yield gone, tick, calls
-            if _writes(modes) and tick >= calls[-1][1]:
-                if not self._goes_on(tick, modes):
-                    return
-                calls = [*calls, (tick, self.stops[tick])]
             last = tick
 
     def _made_before(self, first: int, tick: int) -> list[_Range] | None:
         """Return the operators that made the contents that a storage has at a tick. None: some do not repeat."""
+        calls = next((calls for at, _, calls in self._contents(first) if at >= tick), None)
+        return calls if calls is not None and calls[-1][1] <= tick else None
+
+    def _contents(self, first: int) -> Iterable[tuple[int, list[int], list[_Range]]]:
+        """Return the uses of a storage as in ``_uses_of`` and one after them, each with the operators that made the
+        contents by then. A use that does not repeat is the last."""
         birth = self.birth[first]
         calls = [(birth, self.stops[birth])]
-        for at, modes in self._uses_of(first):
-            if at >= tick:
-                break
-            if _writes(modes) and at >= calls[-1][1]:
-                if not self._goes_on(at, modes):
-                    return None
-                calls.append((at, self.stops[at]))
-        return calls if calls[-1][1] <= tick else None
+        for tick, modes in self._uses_of(first):
+            yield tick, modes, calls
+            if _writes(modes) and tick >= calls[-1][1]:
+                if not self._goes_on(tick, modes):
+                    return
+                calls = [*calls, (tick, self.stops[tick])]
+        yield sys.maxsize, [], calls
 
     def _goes_on(self, tick: int, modes: list[int]) -> bool:
         # What only writes may leave out a part.
