@@ -114,7 +114,7 @@ def progress(report: "RunReport") -> str:
     from ebbtide.report.typical_steps import median_step_s
     from ebbtide.units import format_time
 
-    moment, steps, typical_s = report.moment, len(report.steps) + report.left_out_steps, median_step_s(report)
+    moment, steps, typical_s = report.moment, report.step_count(), median_step_s(report)
     assert moment is not None
     parts = [f"step {steps}"]
     if moment.total_steps is not None:

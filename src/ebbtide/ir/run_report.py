@@ -288,14 +288,22 @@ class RunReport:
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 
+    def step_count(self) -> int:
+        return len(self.steps) + self.left_out_steps
+
+    def written_in_all(self) -> int:
+        """Return what went to slower tiers, in steps alone where nothing else was counted."""
+        in_steps = sum(step.written_bytes.total for step in self.steps) + self.left_out_written_bytes
+        return in_steps if self.written_bytes is None else self.written_bytes
+
     def __repr__(self) -> str:
         """Show the run in short: its JSON has all."""
         peak = f"process peak {format_bytes(self.process_peak_bytes)}"
-        return f"<RunReport: {len(self.steps) + self.left_out_steps} steps, policy {self.policy}, {peak}>"
+        return f"<RunReport: {self.step_count()} steps, policy {self.policy}, {peak}>"
 
     def _repr_html_(self) -> str:
         """Show one line in a notebook's cell, and every figure once it is opened."""
-        steps = f"{len(self.steps) + self.left_out_steps} steps, policy {escape(self.policy)}"
+        steps = f"{self.step_count()} steps, policy {escape(self.policy)}"
         head = f"Ebbtide's report: {steps}; <code>session.summary()</code> tells it in words"
         return f"<details><summary>{head}</summary><pre>{escape(self.to_json())}</pre></details>"
 

@@ -26,7 +26,7 @@ _TB, _GB = 10**12, 10**9
 
 def headline(report: RunReport) -> str:
     """Return the line, without a newline at the end."""
-    said, steps = verdict(report), len(report.steps) + report.left_out_steps
+    said, steps = verdict(report), report.step_count()
     if not steps:
         return f"Ebbtide: {said}, 0 steps"
     what = f"{format_count(report.trained_parameters)} parameters " if report.trained_parameters else ""

@@ -22,7 +22,6 @@ def column(report: RunReport) -> list[str]:
     """Return a run's figures in the order of ``ROWS``, its verdict, and its trouble or ""."""
     process = report.fast_bytes is not None
     budget = report.fast_bytes if process else report.arena_budget_bytes
-    in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
     return [
         "none" if budget is None else format_bytes(budget),
         "" if budget is None else "process" if process else "tensors",
@@ -30,7 +29,7 @@ def column(report: RunReport) -> list[str]:
         format_bytes(report.process_peak_bytes),
         *_modes(report),
         *_of_a_step(report),
-        format_bytes(in_steps if report.written_bytes is None else report.written_bytes),
+        format_bytes(report.written_in_all()),
         verdict(report),
         report.trouble,
     ]

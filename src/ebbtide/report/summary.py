@@ -43,7 +43,7 @@ def render_summary(report: RunReport) -> str:
         own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
         lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
-        came_last = (report.plan.taken_up_after or 0) >= len(report.steps) + report.left_out_steps
+        came_last = (report.plan.taken_up_after or 0) >= report.step_count()
         lines.append(_line("plan", _plan(report.plan, came_last)))
         lines += _forecast(report.plan)
         lines += _off_forecast(report.plan, planned_step_s(report))
@@ -53,9 +53,7 @@ def render_summary(report: RunReport) -> str:
             took_s = mean(step.made_anew_s for step in steps)
             lines.append(_line("made anew a step", f"{format_bytes(round(made_anew))} in {format_time(took_s)}"))
         lines += _waited(steps)
-        in_steps = sum(step.written_bytes.total for step in report.steps) + report.left_out_written_bytes
-        written = in_steps if report.written_bytes is None else report.written_bytes
-        if written:
+        if written := report.written_in_all():
             where = "slower tiers" if report.tiers else "the spill file"
             lines.append(_line("written in all", f"{format_bytes(written)} to {where}"))
     lines += [_line(tier.name, _tier(tier)) for tier in report.tiers]
@@ -78,8 +76,7 @@ def _is_idle(report: RunReport) -> bool:
 def _steps(report: RunReport) -> str:
     modes = [(sum(step.mode is mode for step in report.steps), f"{mode}") for mode in StepMode]
     known = ", ".join(f"{number} {mode}" for number, mode in [*modes, (report.left_out_steps, "not listed")] if number)
-    typical, number = typical_steps(report), len(report.steps) + report.left_out_steps
-    over = "" if len(typical) == number else f" (of {typical_steps_named(report)})"
+    over = "" if len(typical_steps(report)) == report.step_count() else f" (of {typical_steps_named(report)})"
     policy = "" if report.policy == "ebbtide" else f"; policy {report.policy}"
     return f"{known}; median {format_time(median_step_s(report) or 0.0)}{over}{policy}"
 

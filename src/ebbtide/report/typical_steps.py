@@ -30,6 +30,5 @@ def planned_step_s(report: RunReport) -> float | None:
     """Return the median time of the steps that followed a plan. None without any, or where the last plan came after
     them."""
     planned_s = [step.wall_s for step in report.steps if step.mode is StepMode.PLANNED]
-    in_all = len(report.steps) + report.left_out_steps
-    came_last = report.plan is not None and (report.plan.taken_up_after or 0) >= in_all
+    came_last = report.plan is not None and (report.plan.taken_up_after or 0) >= report.step_count()
     return median(planned_s) if planned_s and not came_last else None
