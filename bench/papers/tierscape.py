@@ -17,7 +17,7 @@ from bench.papers.common import GB, Row, outcome_of, peak_of
 from bench.papers.steps import ADAMW_FP32, BERT_LARGE, XEON, resnet, transformer
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
-from ebbtide.ir.occupancy import arena_pages, live_bytes, mean
+from ebbtide.ir.occupancy import arena_pages, live_bytes
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.planners.published.pressure import Pressure
@@ -148,7 +148,7 @@ def saved(trace: Trace, codecs: Mapping[str, Codec], knob: float) -> Saved:
     outcome = outcome_of(made, trace, machine)
     ratios = {f"{name}.{kind}": packed.ratio for name, codec in codecs.items() for kind, packed in codec.items()}
     held = sum(use.mean_bytes * ratios.get(name, 1.0) for name, use in outcome.tiers.items())
-    before = mean(live_bytes(trace, arena_pages), trace)
+    before = round(float(np.average(live_bytes(trace, arena_pages), weights=trace.ticks.time_ns)))
     return Saved(100 * (held / before - 1), 100 * (outcome.step_ns / trace.step_ns - 1))
 
 

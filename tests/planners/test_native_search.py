@@ -241,7 +241,6 @@ def test_columns_that_do_not_belong_together_are_refused(wrong: dict[str, np.nda
             cost=np.ones(1),
             write_cost=np.zeros(1),
             deficit=np.array([1, 1]),
-            rounds=5,
         )
 
 

@@ -178,4 +178,3 @@ def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     yield from (parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None)
-

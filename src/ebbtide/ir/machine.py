@@ -139,7 +139,7 @@ class Link:
     @overload
     def copy_ns(self, nbytes: Ints, beside: bool = False) -> Floats: ...
 
-    def copy_ns(self, nbytes: float | Ints, beside: bool = False) -> float | Floats:
+    def copy_ns(self, nbytes: Any, beside: bool = False) -> Any:
         """Return the time of a copy that is alone on the link, or of several such. ``beside``: an operation runs."""
         rate = self.beside_bytes_per_s if beside and self.beside_bytes_per_s is not None else self.bytes_per_s
         return self.latency_ns + nbytes * (1e9 / rate)

@@ -63,8 +63,9 @@ class Recorder(Driven):
         self._settings = chosen
         self._first = (2 if fake else 3) if first is None else first
         self._count = count
-        if self._first < 1 or count < 1:
-            raise SettingError(f"first={first}, count={count}: steps are counted from 1, and at least one is recorded")
+        for name, number, most in (("first", self._first, 2**31), ("count", count, 1000)):
+            if not isinstance(number, int) or not 1 <= number <= most:
+                raise SettingError(f"{name}={number!r:.80}: accepted: a whole number from 1 to {most}")
         self._recorder: StepRecorder | None = None
 
     @property

@@ -113,4 +113,3 @@ def _prefetch_eagerly(pressure: Pressure, budget_bytes: int) -> None:
         last = earliest - steps
         if earliest < back:
             pressure.set(row, out, done, gone, earliest)
-

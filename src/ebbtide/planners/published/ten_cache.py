@@ -237,4 +237,3 @@ def _exclusive(stays: list[Stay], pressure: Pressure, slow: list[str], exclusive
         shift = move.gone // n_ticks * n_ticks if pressure.trace.storages.persistent[number] else 0
         found.append(Stay(number, move.slow, *(at - shift for at in (move.gone, move.gone, until))))
     return found
-

@@ -27,7 +27,7 @@ DEPTH = 2
 OFFLOADED = (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE)
 
 
-def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
+def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int, depth: int = DEPTH) -> Plan:
     """Make the plan. Raises InfeasibleBudgetError, which names the least budget.
 
     At that budget, all parameters, gradients and optimizer state are away. Raises PlanError if the slow tiers have no
@@ -39,6 +39,6 @@ def zero_infinity(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     pressure = Pressure(trace, machine)
     pressure.evictable = np.isin(trace.storages.kind, OFFLOADED)[pressure.idle.storage]
     pressure.require(budget_bytes)
-    offload(pressure, np.flatnonzero(pressure.evictable & leaves_module(trace, pressure.idle)), DEPTH)
+    offload(pressure, np.flatnonzero(pressure.evictable & leaves_module(trace, pressure.idle)), depth)
     pressure.squeeze(budget_bytes)
     return make_plan("zero-infinity", trace, machine, budget_bytes, pressure.stays(), began)

@@ -39,9 +39,7 @@ class Demand:
         return low, low + np.maximum(self.high - self.low, 0), self.deficit
 
 
-def least_cost(
-    idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, anew: Floats | None = None
-) -> float:
+def least_cost(idle: IdleTable, demand: Demand, cost: Floats, write_cost: Floats, anew: Floats | None = None) -> float:
     """Return a bound that no choice's cost is below: the value of the best prices (``native/search/prices.cpp``).
 
     ``write_cost`` is per group, 0 for clean ones. ``anew`` is what it costs to make an interval's contents anew instead
@@ -70,9 +68,7 @@ def choose(idle: IdleTable, must: Demand, wish: Demand, cost: Floats, write_cost
     return choose_rows(must, wish, idle.paged_bytes, cost, idle.group, write_cost)
 
 
-def choose_rows(
-    must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats
-) -> Flags | None:
+def choose_rows(must: Demand, wish: Demand, paged: Ints, cost: Floats, group: Ints, write_cost: Floats) -> Flags | None:
     """Choose in the same way from any rows that give so many bytes of room."""
     found = _planning.choose(
         must=must.columns, wish=wish.columns, paged=paged, cost=cost, group=group, write_cost=write_cost
