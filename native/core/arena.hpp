@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -168,16 +167,7 @@ class Arena {
   Counters begin_step(bool record = false);
   Counters end_step(bool completed = true);  // false: it broke off, and shows nothing
   Tape& tape() { return tape_; }
-  // Follow this schedule in every step that allocates like it. Returns its number.
-  std::size_t load_schedule(Schedule schedule);
-  // Follow it no more. Between steps; the next one that is loaded may get its number.
-  void unload_schedule(std::size_t number);
-  void unload_schedules();
-  // The schedule that the last step followed to its end.
-  std::optional<std::size_t> followed();
-  // Of that schedule's storages, how many have gone since the first step that followed it.
-  std::size_t gone();
-  std::size_t standing();  // and how many are left
+  Schedules& schedules() { return schedules_; }
   Counters counters();  // traffic not yet added to a kind counts for the one that its storage has at the moment
   void reset_peaks();
   // Forgets what the process had outside the arena since the step ended: something passing did, and is over.
@@ -265,6 +255,7 @@ class Arena {
   Tape tape_{mutex_};
   StallClock stalls_{tape_};
   Replay replay_;
+  Schedules schedules_{mutex_, replay_};
   Refetches refetches_{blocks_, replay_};
   Mover mover_;
   Moves moves_;

@@ -86,34 +86,4 @@ Counters Arena::end_step(bool completed) {
   return count();
 }
 
-std::size_t Arena::load_schedule(Schedule schedule) {
-  Lock lock(mutex_);
-  return replay_.load(std::move(schedule));
-}
-
-void Arena::unload_schedule(std::size_t number) {
-  Lock lock(mutex_);
-  replay_.unload(number);
-}
-
-void Arena::unload_schedules() {
-  Lock lock(mutex_);
-  replay_.unload();
-}
-
-std::optional<std::size_t> Arena::followed() {
-  Lock lock(mutex_);
-  return replay_.followed();
-}
-
-std::size_t Arena::gone() {
-  Lock lock(mutex_);
-  return replay_.gone();
-}
-
-std::size_t Arena::standing() {
-  Lock lock(mutex_);
-  return replay_.standing();
-}
-
 }  // namespace ebbtide

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "block_table.hpp"
@@ -122,6 +124,45 @@ class Replay {
   std::vector<Bound> seen_;  // this step's allocations
   std::uint32_t tick_ = 0;  // by the active schedule's count
   std::size_t next_command_ = 0;
+};
+
+// A replay for those who do not hold the mutex that guards it.
+class Schedules {
+ public:
+  Schedules(std::mutex& mutex, Replay& replay) : mutex_(mutex), replay_(replay) {}
+
+  // Follow this schedule in every step that allocates like it. Returns its number.
+  std::size_t load(Schedule schedule) {
+    Lock lock(mutex_);
+    return replay_.load(std::move(schedule));
+  }
+  // Follow it no more; without a number, none. Between steps.
+  void unload(std::size_t number) {
+    Lock lock(mutex_);
+    replay_.unload(number);
+  }
+  void unload() {
+    Lock lock(mutex_);
+    replay_.unload();
+  }
+  std::optional<std::size_t> followed() {
+    Lock lock(mutex_);
+    return replay_.followed();
+  }
+  std::size_t gone() {
+    Lock lock(mutex_);
+    return replay_.gone();
+  }
+  std::size_t standing() {
+    Lock lock(mutex_);
+    return replay_.standing();
+  }
+
+ private:
+  using Lock = std::lock_guard<std::mutex>;
+
+  std::mutex& mutex_;
+  Replay& replay_;
 };
 
 template <typename Take>

@@ -59,7 +59,8 @@ void bind_search(py::module_& m) {
         if (!found) return std::nullopt;
         return Flags(shared(*found));
       },
-      py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"), py::arg("write_cost"));
+      py::kw_only(), py::arg("must"), py::arg("wish"), py::arg("paged"), py::arg("cost"), py::arg("group"),
+      py::arg("write_cost"));
 
   m.def(
       "carried",

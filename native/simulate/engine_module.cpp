@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <numeric>
 #include <variant>
 
 #include "engine.hpp"
@@ -18,18 +19,22 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
+// Where the rows of each place begin, once they are sorted by place; and where the last ones end.
+std::vector<std::size_t> starts_of(const Ints& places, std::size_t n_places, const char* unless_there) {
+  std::vector<std::size_t> starts(n_places + 1, 0);
+  for (std::int64_t place : copied(places)) {
+    require(place >= 0 && static_cast<std::size_t>(place) < n_places, unless_there);
+    ++starts[static_cast<std::size_t>(place) + 1];
+  }
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  return starts;
+}
+
 // Rows that have a tick each, in their order at each tick.
 template <typename Row, typename Make>
 ByTick<Row> by_tick(const Ints& ticks, std::size_t n_ticks, const Make& make) {
   auto count = static_cast<std::size_t>(ticks.size());
-  ByTick<Row> made;
-  made.starts.assign(n_ticks + 1, 0);
-  for (std::size_t at = 0; at < count; ++at) {
-    std::int64_t tick = ticks.data()[at];
-    require(tick >= 0 && static_cast<std::size_t>(tick) < n_ticks, "a tick that is not there");
-    ++made.starts[static_cast<std::size_t>(tick) + 1];
-  }
-  for (std::size_t tick = 0; tick < n_ticks; ++tick) made.starts[tick + 1] += made.starts[tick];
+  ByTick<Row> made{starts_of(ticks, n_ticks, "a tick that is not there"), {}};
   std::vector<std::size_t> next(made.starts.begin(), made.starts.end() - 1);
   made.rows.resize(count);
   for (std::size_t at = 0; at < count; ++at) made.rows[next[static_cast<std::size_t>(ticks.data()[at])]++] = make(at);
@@ -96,14 +101,8 @@ Stays stays_of(const StayColumns& columns) {
 Storages make_storages(std::int64_t n_ticks, const Ints& birth, const Ints& death, const Flags& persistent,
                        const Ints& use_storage, const Ints& use_tick) {
   require(use_storage.size() == use_tick.size(), "the columns of uses differ in length");
-  Storages made{n_ticks, copied(birth), copied(death), copied(persistent), {}, copied(use_tick)};
-  made.use_starts.assign(made.birth.size() + 1, 0);
-  for (std::int64_t storage : copied(use_storage)) {
-    require(storage >= 0 && static_cast<std::size_t>(storage) < made.birth.size(), "no such storage");
-    ++made.use_starts[static_cast<std::size_t>(storage) + 1];
-  }
-  for (std::size_t at = 0; at < made.birth.size(); ++at) made.use_starts[at + 1] += made.use_starts[at];
-  return made;
+  auto use_starts = starts_of(use_storage, static_cast<std::size_t>(birth.size()), "no such storage");
+  return {n_ticks, copied(birth), copied(death), copied(persistent), use_starts, copied(use_tick)};
 }
 
 // `links` are pairs of a source and a target.
@@ -123,20 +122,6 @@ Ways ways_of(const Machine& machine) {
   std::vector<std::pair<unsigned, unsigned>> links;
   for (const Link& link : machine.links) links.emplace_back(link.source, link.target);
   return ways_of(machine.tiers.size(), links);
-}
-
-// A dict of columns: of each row what the members are.
-template <typename Row, typename... Members>
-py::dict columns_of(const std::vector<Row>& rows, const std::vector<const char*>& names, Members... members) {
-  py::dict columns;
-  std::size_t at = 0;
-  auto add = [&](auto member) {
-    py::array_t<std::int64_t> column(static_cast<py::ssize_t>(rows.size()));
-    for (std::size_t row = 0; row < rows.size(); ++row) column.mutable_at(row) = static_cast<std::int64_t>(rows[row].*member);
-    columns[names[at++]] = column;
-  };
-  (add(members), ...);
-  return columns;
 }
 
 Machine make_machine(const std::vector<Tier>& tiers, const std::vector<Link>& links, const std::vector<LinkGroup>& groups,

@@ -59,25 +59,27 @@ inline simulate::Commands commands_of(const pybind11::object& schedule) {
   return made;
 }
 
-inline pybind11::object as_schedule(const simulate::Commands& commands) {
+// A dict of columns: of each row what the members are.
+template <typename Row, typename... Members>
+pybind11::dict columns_of(const std::vector<Row>& rows, const std::vector<const char*>& names, Members... members) {
   pybind11::dict columns;
-  auto note = [&](const char* name, const auto& rows, auto field) {
-    pybind11::array_t<std::int64_t> values(static_cast<pybind11::ssize_t>(rows.size()));
-    std::int64_t* out = values.mutable_data();
-    for (const auto& row : rows) *out++ = static_cast<std::int64_t>(field(row));
-    columns[name] = values;
+  std::size_t at = 0;
+  auto add = [&](auto member) {
+    pybind11::array_t<std::int64_t> column(static_cast<pybind11::ssize_t>(rows.size()));
+    for (std::size_t row = 0; row < rows.size(); ++row) column.mutable_at(row) = static_cast<std::int64_t>(rows[row].*member);
+    columns[names[at++]] = column;
   };
-  note("tick", commands.rows, [](const Command& c) { return c.tick; });
-  note("verb", commands.rows, [](const Command& c) { return c.verb; });
-  note("storage", commands.rows, [](const Command& c) { return c.storage; });
-  note("source", commands.rows, [](const Command& c) { return c.source; });
-  note("target", commands.rows, [](const Command& c) { return c.target; });
-  note("then", commands.rows, [](const Command& c) { return c.then; });
-  note("earliest", commands.rows, [](const Command& c) { return c.earliest; });
-  note("due", commands.rows, [](const Command& c) { return c.due; });
-  note("begin_storage", commands.begins, [](const simulate::Begin& b) { return b.storage; });
-  note("begin_tier", commands.begins, [](const simulate::Begin& b) { return b.tier; });
-  return pybind11::module_::import("ebbtide.ir.schedule").attr("Schedule")(**columns);
+  (add(members), ...);
+  return columns;
+}
+
+inline pybind11::object as_schedule(const simulate::Commands& commands) {
+  pybind11::dict rows = columns_of(commands.rows, {"tick", "verb", "storage", "source", "target", "then", "earliest", "due"},
+                                   &Command::tick, &Command::verb, &Command::storage, &Command::source, &Command::target,
+                                   &Command::then, &Command::earliest, &Command::due);
+  pybind11::dict begins =
+      columns_of(commands.begins, {"begin_storage", "begin_tier"}, &simulate::Begin::storage, &simulate::Begin::tier);
+  return pybind11::module_::import("ebbtide.ir.schedule").attr("Schedule")(**rows, **begins);
 }
 
 }  // namespace ebbtide

@@ -236,11 +236,11 @@ TEST(a_schedule_has_storages_begin_in_place_and_moves_them_where_it_says) {
   s.commands = {{2, Verb::Fetch, number, 1, 0}};
   Schedule nowhere = s;
   nowhere.storages[0].begins = 7;
-  CHECK(!refusal_of<std::invalid_argument>([&] { arena.load_schedule(nowhere); }).empty());
-  arena.load_schedule(s);
+  CHECK(!refusal_of<std::invalid_argument>([&] { arena.schedules().load(nowhere); }).empty());
+  arena.schedules().load(s);
   for (int i = 0; i < 2; ++i) {
     step();
-    CHECK(arena.followed() == 0u && born_lies[1] == kInMemory && born_lies[3] == kInMemory && weight_lies[3] == 0);
+    CHECK(arena.schedules().followed() == 0u && born_lies[1] == kInMemory && born_lies[3] == kInMemory && weight_lies[3] == 0);
   }
   CHECK(arena.tiers_with(other) == 0 && arena.counters().faults == 0 && ground.memory->taken >= 2 * (8 + 4) * kMiB);
   CHECK(ground.memory->space().used == 0);

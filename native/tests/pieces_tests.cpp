@@ -167,7 +167,7 @@ TEST(a_schedule_moves_pieces_as_the_storages_that_they_are) {
   s.storages = {{.nbytes = kLeast, .birth = 1, .uses = {1, 3}}, {.nbytes = kLeast, .birth = 1, .uses = {1, 3}}};
   s.allocations = {0, 1};
   s.commands = {{2, Verb::Evict, 1, kFast, 1, Then::Drop}, {2, Verb::Drop, 1, kFast, 1}};
-  std::size_t number = arena.load_schedule(s);
+  std::size_t number = arena.schedules().load(s);
   arena.begin_step();
   arena.enter("birth", {}, Work::Itself);
   char* p = filled_block(arena, 2 * kLeast, 1);
@@ -179,7 +179,7 @@ TEST(a_schedule_moves_pieces_as_the_storages_that_they_are) {
   arena.enter("use", {}, Work::Itself);
   arena.exit();
   arena.end_step();
-  CHECK(arena.followed() == number && filled(p, 2 * kLeast, 1));
+  CHECK(arena.schedules().followed() == number && filled(p, 2 * kLeast, 1));
 }
 
 TEST(a_forked_child_inherits_each_piece_where_it_is) {

@@ -141,10 +141,10 @@ TEST(what_is_born_on_the_steps_thread_has_the_line_that_was_told_last) {
 TEST(a_step_like_the_recorded_one_follows_its_schedule) {
   auto [arena, early, late] = two_weights(0);
   step(arena, early, late);
-  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);
+  CHECK(arena.schedules().load(schedule_of(arena.tape().take(), 4)) == 0);
   for (int i = 0; i < 3; ++i) {
     step(arena, early, late);
-    CHECK(arena.followed() == 0u);
+    CHECK(arena.schedules().followed() == 0u);
   }
   Counters c = arena.counters();
   CHECK(c.evicted[4] == 3 * 4 * kMiB && c.fetched[4] == 3 * 4 * kMiB && c.faults == 0);
@@ -154,21 +154,21 @@ TEST(a_step_like_the_recorded_one_follows_its_schedule) {
 TEST(what_has_gone_of_a_schedule_is_counted) {
   auto [arena, early, late] = two_weights(0);
   step(arena, early, late);
-  arena.load_schedule(schedule_of(arena.tape().take(), 4));
+  arena.schedules().load(schedule_of(arena.tape().take(), 4));
   step(arena, early, late);
-  CHECK(arena.followed() == 0u && arena.gone() == 0);
+  CHECK(arena.schedules().followed() == 0u && arena.schedules().gone() == 0);
   arena.release(late);
   late = arena.allocate(4 * kMiB);  // in its place, as a state that is loaded
   step(arena, early, late);
-  CHECK(arena.followed() == 0u && arena.gone() == 1);
+  CHECK(arena.schedules().followed() == 0u && arena.schedules().gone() == 1);
   step(arena, early, late);
-  CHECK(arena.gone() == 1);
+  CHECK(arena.schedules().gone() == 1);
 }
 
 TEST(a_step_that_evaluates_before_it_trains_follows_its_schedule_from_there) {
   auto [arena, early, late] = two_weights(0);
   step(arena, early, late);
-  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);
+  CHECK(arena.schedules().load(schedule_of(arena.tape().take(), 4)) == 0);
   auto look = [&](Pass pass, std::size_t scratch) {
     arena.enter("look", std::vector<Operand>{{early, Access::Read}}, Work::Itself, pass);
     void* made = arena.allocate(scratch);
@@ -183,7 +183,7 @@ TEST(a_step_that_evaluates_before_it_trains_follows_its_schedule_from_there) {
   look(Pass::Evaluates, 3 * kMiB);
   trains();
   arena.end_step();
-  CHECK(arena.followed() == 0u);
+  CHECK(arena.schedules().followed() == 0u);
   Recording r = arena.tape().take();
   CHECK(r.ticks.size() == 8 && storage_of(r, 3 * kMiB) == nullptr && used(r, 4 * kMiB, 1, 1, Access::ReadWrite));
   // What comes when something has trained is the step's own, and so is what the schedule has not been lost for.
@@ -193,14 +193,14 @@ TEST(a_step_that_evaluates_before_it_trains_follows_its_schedule_from_there) {
   look(Pass::Evaluates, 3 * kMiB);
   trains();
   arena.end_step();
-  CHECK(!arena.followed());
+  CHECK(!arena.schedules().followed());
   CHECK(arena.tape().take().ticks.size() == 8 + 2);
   arena.begin_step(true);
   arena.enter("average", {}, Work::Itself, Pass::Evaluates);
   arena.exit();
   trains();
   arena.end_step();
-  CHECK(arena.followed() == 0u);
+  CHECK(arena.schedules().followed() == 0u);
   CHECK(arena.tape().take().ticks.size() == 8 + 1);
 }
 
@@ -245,9 +245,9 @@ TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
                 {6, Verb::Fetch, 0, 1, 0, Then::Keep, 3},
                 {6, Verb::Drop, 0, 2},
                 {7, Verb::Drop, 0, 1}};
-  arena.load_schedule(s);
+  arena.schedules().load(s);
   run_step(1000);
-  CHECK(arena.followed() == 0u && filled(early, 4 * kMiB, 3));
+  CHECK(arena.schedules().followed() == 0u && filled(early, 4 * kMiB, 3));
   for (int tick = 1; tick < 8; ++tick) CHECK(seen[tick]);
   CHECK(near->space().used == 0 && far->space().used == 0);  // where it is dropped last, memory alone has it
   CHECK(near->writes == 2 && near->reads == 2 && far->writes == 1 && far->reads == 1);
@@ -259,7 +259,7 @@ TEST(a_schedule_moves_contents_between_all_tiers_and_drops_them_where_it_says) {
   CHECK(moved(0, 1) == 1 && moved(1, 2) == 1 && moved(2, 1) == 1 && moved(1, 0) == 1);
   arena.check_invariants();
   s.commands[0].target = 3;
-  CHECK(!refusal_of<std::invalid_argument>([&] { arena.load_schedule(s); }).empty());
+  CHECK(!refusal_of<std::invalid_argument>([&] { arena.schedules().load(s); }).empty());
 }
 
 namespace {
@@ -283,7 +283,7 @@ bool starts_earlier(std::uint64_t room) {
   Schedule s = schedule_of(arena.tape().take(), 7);  // with the operator that needs it
   s.headroom.assign(s.n_ticks, 64 * kMiB);
   s.headroom[6] = room;
-  arena.load_schedule(s);
+  arena.schedules().load(s);
   run_step();
   CHECK(!under_way && arena.counters().stall_ns[static_cast<std::size_t>(Stall::LatePrefetch)] > 0);
   run_step();
@@ -300,35 +300,35 @@ TEST(a_fetch_that_came_late_starts_earlier_next_time_where_the_plan_leaves_room)
 TEST(a_step_that_allocates_otherwise_goes_on_in_demand_mode_or_by_another_schedule) {
   auto [arena, early, late] = two_weights(0);
   step(arena, early, late, kMiB);
-  arena.load_schedule(schedule_of(arena.tape().take(), 4));
+  arena.schedules().load(schedule_of(arena.tape().take(), 4));
   step(arena, early, late, 2 * kMiB);
-  CHECK(!arena.followed().has_value());
-  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 1);
+  CHECK(!arena.schedules().followed().has_value());
+  CHECK(arena.schedules().load(schedule_of(arena.tape().take(), 4)) == 1);
   step(arena, early, late, kMiB);
-  CHECK(arena.followed() == 0u);
+  CHECK(arena.schedules().followed() == 0u);
   step(arena, early, late, 2 * kMiB);
-  CHECK(arena.followed() == 1u);
+  CHECK(arena.schedules().followed() == 1u);
   arena.begin_step();
   arena.end_step();
-  CHECK(!arena.followed().has_value());  // it ended too soon
-  arena.unload_schedule(0);
+  CHECK(!arena.schedules().followed().has_value());  // it ended too soon
+  arena.schedules().unload(0);
   step(arena, early, late, kMiB);
-  CHECK(!arena.followed().has_value());
+  CHECK(!arena.schedules().followed().has_value());
   step(arena, early, late, 2 * kMiB);
-  CHECK(arena.followed() == 1u);  // the other stays, under its number
+  CHECK(arena.schedules().followed() == 1u);  // the other stays, under its number
   arena.begin_step(true);
   arena.end_step();
   step(arena, early, late, kMiB);
-  CHECK(arena.load_schedule(schedule_of(arena.tape().take(), 4)) == 0);  // which is given again
+  CHECK(arena.schedules().load(schedule_of(arena.tape().take(), 4)) == 0);  // which is given again
   step(arena, early, late, kMiB);
-  CHECK(arena.followed() == 0u);
-  arena.unload_schedule(0);
-  arena.unload_schedule(1);
+  CHECK(arena.schedules().followed() == 0u);
+  arena.schedules().unload(0);
+  arena.schedules().unload(1);
   step(arena, early, late, 2 * kMiB);
-  CHECK(!arena.followed().has_value());
-  arena.unload_schedules();
+  CHECK(!arena.schedules().followed().has_value());
+  arena.schedules().unload();
   step(arena, early, late);
-  CHECK(!arena.followed().has_value());
+  CHECK(!arena.schedules().followed().has_value());
 }
 
 TEST(a_storage_wanted_back_while_it_is_being_written_stays_and_can_be_written_to) {
@@ -338,7 +338,7 @@ TEST(a_storage_wanted_back_while_it_is_being_written_stays_and_can_be_written_to
   step(arena, early, late);
   Schedule s = schedule_of(arena.tape().take(), 4);
   s.commands[0].tick = s.commands[1].tick = 4;
-  arena.load_schedule(s);
+  arena.schedules().load(s);
   for (int i = 0; i < 3; ++i) {
     arena.begin_step();
     run(arena, "first", {{early}}, [&] { early[5] = static_cast<char>(i); });
@@ -368,9 +368,9 @@ TEST(what_the_decider_took_from_a_schedule_comes_back_before_its_use) {
   run_step(kMiB);
   Schedule s = schedule_of(arena.tape().take(), 4);
   s.commands.clear();  // nothing moves
-  arena.load_schedule(s);
+  arena.schedules().load(s);
   run_step(12 * kMiB);
-  CHECK(was_taken && under_way && arena.followed().has_value());
+  CHECK(was_taken && under_way && arena.schedules().followed().has_value());
   CHECK(arena.counters().stall_ns[static_cast<std::size_t>(Stall::DemandFetch)] == 0);
 }
 
@@ -381,7 +381,7 @@ TEST(a_schedule_that_does_not_hold_together_is_refused) {
   auto refused = [&](auto spoil) {
     Schedule bad = good;
     spoil(bad);
-    return !refusal_of<std::invalid_argument>([&] { arena.load_schedule(bad); }).empty();
+    return !refusal_of<std::invalid_argument>([&] { arena.schedules().load(bad); }).empty();
   };
   CHECK(refused([](Schedule& s) { s.commands[0].storage = 99; }));
   CHECK(refused([](Schedule& s) { s.commands[1].tick = 99; }));
@@ -396,7 +396,7 @@ TEST(a_schedule_that_does_not_hold_together_is_refused) {
 TEST(prefetches_stand_back_for_who_waits_for_room) {
   auto [arena, early, late] = two_weights(12 * kMiB);
   step(arena, early, late);
-  arena.load_schedule(schedule_of(arena.tape().take(), 4));
+  arena.schedules().load(schedule_of(arena.tape().take(), 4));
   for (int i = 0; i < 20; ++i) {
     arena.begin_step();
     run(arena, "first", {{early}});

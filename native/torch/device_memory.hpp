@@ -111,12 +111,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   void classify(const void* storage, Kind kind) override;
   Tape& tape() override { return tape_; }
 
-  std::size_t load_schedule(Schedule schedule) override;
-  void unload_schedule(std::size_t number) override;
-  void unload_schedules() override;
-  std::optional<std::size_t> followed() override;
-  std::size_t gone() override;
-  std::size_t standing() override;
+  Schedules& schedules() override { return schedules_; }
   Counters counters() override;
   void reset_peaks() override;
 
@@ -286,6 +281,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   std::deque<Eviction> evicting_;
   Tape tape_{mutex_};
   Replay replay_;
+  Schedules schedules_{mutex_, replay_};
   Refetches refetches_;
   Policy policy_ = kDemand;
   std::vector<Candidate> candidates_;

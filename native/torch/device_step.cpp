@@ -283,34 +283,4 @@ void DeviceMemory::drop_prefetches() {
   prefetches_.clear();
 }
 
-std::size_t DeviceMemory::load_schedule(Schedule schedule) {
-  Lock lock(mutex_);
-  return replay_.load(std::move(schedule));
-}
-
-void DeviceMemory::unload_schedule(std::size_t number) {
-  Lock lock(mutex_);
-  replay_.unload(number);
-}
-
-void DeviceMemory::unload_schedules() {
-  Lock lock(mutex_);
-  replay_.unload();
-}
-
-std::optional<std::size_t> DeviceMemory::followed() {
-  Lock lock(mutex_);
-  return replay_.followed();
-}
-
-std::size_t DeviceMemory::gone() {
-  Lock lock(mutex_);
-  return replay_.gone();
-}
-
-std::size_t DeviceMemory::standing() {
-  Lock lock(mutex_);
-  return replay_.standing();
-}
-
 }  // namespace ebbtide

@@ -151,7 +151,7 @@ std::size_t load_schedule(const py::object& columns) {
   }
   std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);
   for (auto [storage, tier] : made.begins) s.storages[narrow<std::uint32_t>(storage, last)].begins = tier;  // the fastest is last
-  return scheduled_watch().load_schedule(std::move(s));
+  return scheduled_watch().schedules().load(std::move(s));
 }
 
 std::vector<std::pair<int, bool>> uses_by_argument(const std::string& name, const std::string& overload, bool leaves_gradients) {
@@ -410,11 +410,11 @@ PYBIND11_MODULE(_torch, m) {
   m.def("strike_repeatable", &strike_repeatable);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
-  m.def("unload_schedule", [](std::size_t number) { scheduled_watch().unload_schedule(number); });
-  m.def("unload_schedules", [] { scheduled_watch().unload_schedules(); });
-  m.def("followed", [] { return scheduled_watch().followed(); });
-  m.def("gone", [] { return scheduled_watch().gone(); });
-  m.def("standing", [] { return scheduled_watch().standing(); });
+  m.def("unload_schedule", [](std::size_t number) { scheduled_watch().schedules().unload(number); });
+  m.def("unload_schedules", [] { scheduled_watch().schedules().unload(); });
+  m.def("followed", [] { return scheduled_watch().schedules().followed(); });
+  m.def("gone", [] { return scheduled_watch().schedules().gone(); });
+  m.def("standing", [] { return scheduled_watch().schedules().standing(); });
   m.def("classify", &classify, py::arg("tensors"), py::arg("kind"));
   m.def("counters", [] {
     Counters now;

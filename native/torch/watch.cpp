@@ -1,7 +1,6 @@
 #include "watch.hpp"
 
 #include <stdexcept>
-#include <utility>
 
 #include "allocator.hpp"
 
@@ -37,12 +36,7 @@ class ArenaWatch final : public ScheduledWatch {
   void classify(const void* address, Kind kind) override { arena_.classify(address, kind); }
   Tape& tape() override { return arena_.tape(); }
 
-  std::size_t load_schedule(Schedule schedule) override { return arena_.load_schedule(std::move(schedule)); }
-  void unload_schedule(std::size_t number) override { arena_.unload_schedule(number); }
-  void unload_schedules() override { arena_.unload_schedules(); }
-  std::optional<std::size_t> followed() override { return arena_.followed(); }
-  std::size_t gone() override { return arena_.gone(); }
-  std::size_t standing() override { return arena_.standing(); }
+  Schedules& schedules() override { return arena_.schedules(); }
   Counters counters() override { return arena_.counters(); }
   void reset_peaks() override { arena_.reset_peaks(); }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "../core/operators.hpp"
@@ -49,12 +48,7 @@ class Watch {
 // One whose steps follow schedules.
 class ScheduledWatch : public Watch {
  public:
-  virtual std::size_t load_schedule(Schedule schedule) = 0;
-  virtual void unload_schedule(std::size_t number) = 0;
-  virtual void unload_schedules() = 0;
-  virtual std::optional<std::size_t> followed() = 0;  // [Replay has what these mean]
-  virtual std::size_t gone() = 0;
-  virtual std::size_t standing() = 0;
+  virtual Schedules& schedules() = 0;
   virtual Counters counters() = 0;
   virtual void reset_peaks() = 0;
 };
