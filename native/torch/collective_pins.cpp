@@ -133,8 +133,7 @@ bool is_a_collectives_own() { return in_collective() || (are_there && PyGILState
 
 void pin_for_collective(const c10::IValue& argument, bool waited_for) {
   if (the_arena() == nullptr) return;  // nothing can be evicted
-  if (argument.isTensor()) {
-    const at::Tensor& tensor = argument.toTensor();
+  for_each_part(argument, [waited_for](const at::Tensor& tensor) {
     const void* storage = managed_storage(tensor);
     if (storage == nullptr) return;
     ByteRange range = bytes_of(tensor, tensor.storage().nbytes());
@@ -142,9 +141,7 @@ void pin_for_collective(const c10::IValue& argument, bool waited_for) {
     std::uint64_t nbytes = range.bytes();
     if (nbytes == 0 || the_arena()->pin(address, nbytes) != 0) return;
     (waited_for ? waited_for_pins : pinned_now).push_back({address, nbytes, tensor.storage().getWeakStorageImpl()});
-  } else if (argument.isTensorList() || argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) pin_for_collective(element, waited_for);
-  }
+  });
 }
 
 void unpin_waited_for() {

@@ -48,8 +48,8 @@ std::atomic<bool> given_up = false;  // an operator went on without an update th
 thread_local bool updating = false;  // what this thread runs is an update itself
 
 Memory memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return {};
-  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  c10::StorageImpl* storage = storage_behind(tensor);
+  if (storage == nullptr) return {};
   auto begin = reinterpret_cast<std::uintptr_t>(storage->_mutable_data_ptr_no_checks().get());
   if (begin == 0 || storage->device_type() != c10::DeviceType::CPU) return {};
   std::size_t nbytes = storage->sym_nbytes().is_heap_allocated() ? 1 : storage->nbytes();
@@ -64,14 +64,6 @@ void find(Memory memory, std::vector<UpdateNumber>& found) {
     for (UpdateNumber number : range->second.numbers) {
       if (std::ranges::find(found, number) == found.end()) found.push_back(number);
     }
-  }
-}
-
-void find(const c10::IValue& value, std::vector<UpdateNumber>& found) {
-  if (value.isTensor()) {
-    for_each_part(value.toTensor(), [&](const at::Tensor& part) { find(memory_of(part), found); });
-  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) find(element, found);
   }
 }
 
@@ -220,13 +212,12 @@ bool is_unshared(const at::Tensor& tensor) {
 
 void look_at(at::ArrayRef<const c10::IValue> arguments) {
   carry_out_found([&](auto& found) {
-    for (const c10::IValue& argument : arguments) find(argument, found);
+    for (const c10::IValue& argument : arguments)
+      for_each_part(argument, [&](const at::Tensor& part) { find(memory_of(part), found); });
   });
 }
 
-void look_at(const at::Tensor& tensor) {
-  carry_out_found([&](auto& found) { find(c10::IValue(tensor), found); });
-}
+void look_at(const at::Tensor& tensor) { look_at(c10::IValue(tensor)); }
 
 void look_at(const void* address, std::size_t nbytes) {
   auto begin = reinterpret_cast<std::uintptr_t>(address);

@@ -218,9 +218,7 @@ void for_each_storage(const py::object& what, Do once) {
   }
   auto tensor = what.cast<at::Tensor>();
   py::gil_scoped_release unlocked;
-  for_each_part(tensor, [&](const at::Tensor& part) {
-    if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) once(storage_of(part));
-  });
+  for_each_part(tensor, [&](const at::Tensor& part) { once(*storage_behind(part)); });
 }
 
 bool pin_on_device(const py::object& what, bool for_good) {

@@ -16,18 +16,23 @@
 
 namespace ebbtide {
 
-// Returns the managed storage behind a tensor, or null. It reads the pointer, never the bytes, and materializes nothing.
-inline const void* managed_storage(const at::Tensor& tensor) {
+// Returns the storage behind a tensor, or null, and materializes nothing.
+inline c10::StorageImpl* storage_behind(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-  const void* pointer =
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// Returns its address if it is managed, or null. It reads the pointer, never the bytes.
+inline const void* managed_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = storage_behind(tensor);
+  const void* pointer = storage == nullptr ? nullptr : storage->_mutable_data_ptr_no_checks().get();
   return pointer != nullptr && the_arena() != nullptr && the_arena()->contains(pointer) ? pointer : nullptr;
 }
 
 // Returns the watched storage. A recorder may have to look closer at a storage that is new to it.
 inline const void* watched_storage(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-  return the_watch()->find(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  c10::StorageImpl* storage = storage_behind(tensor);
+  return storage == nullptr ? nullptr : the_watch()->find(*storage);
 }
 
 // The use that an operator makes of one argument. `overwrites`: it writes without reading.
@@ -36,19 +41,29 @@ struct Use {
   bool overwrites = false;
 };
 
-// Visits the dense tensors that a tensor is made of: itself, or the indices and values of a sparse one, of any layout. (Nested
-// and quantized ones have a storage. One of oneDNN's layout has memory of its own, which no allocator of ours made.)
+// Visits the tensors with a storage that a tensor is made of: itself, or the indices and values of a sparse one, of any layout.
+// (Nested and quantized ones have a storage. One of oneDNN's layout has memory of its own, which no allocator of ours made.)
 template <typename Visit>
-void for_each_part(const at::Tensor& tensor, Visit visit) {
-  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->has_storage()) {
+void for_each_part(const at::Tensor& tensor, const Visit& visit) {
+  if (storage_behind(tensor) != nullptr) {
     visit(tensor);
   } else if (auto* coo = dynamic_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())) {
-    visit(coo->indices());
-    visit(coo->values());
+    for_each_part(coo->indices(), visit);
+    for_each_part(coo->values(), visit);
   } else if (auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl())) {
-    visit(compressed->compressed_indices());
-    visit(compressed->plain_indices());
-    visit(compressed->values());
+    for_each_part(compressed->compressed_indices(), visit);
+    for_each_part(compressed->plain_indices(), visit);
+    for_each_part(compressed->values(), visit);
+  }
+}
+
+// Those of an argument: a tensor, a list of them, or something else.
+template <typename Visit>
+void for_each_part(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    for_each_part(value.toTensor(), visit);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_part(element, visit);
   }
 }
 
@@ -74,12 +89,13 @@ inline std::span<const char> reach_of(const at::Tensor& tensor) {
 }
 
 inline void collect_operands(const c10::IValue& value, Use use, std::vector<Operand>& operands) {
-  if (value.isTensor() && value.toTensor().defined() && !value.toTensor().unsafeGetTensorImpl()->has_storage()) {
-    for_each_part(value.toTensor(), [&](const at::Tensor& part) {
-      if (part.defined() && part.unsafeGetTensorImpl()->has_storage()) collect_operands(part, use, operands);
-    });
-  } else if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
+  if (value.isStorage()) {  // of set_()
+    c10::Storage storage = value.toStorage();
+    const void* pointer = the_watch()->find(*storage.unsafeGetStorageImpl());
+    if (pointer != nullptr) operands.push_back({pointer, Access::Read, 0, {0, storage.nbytes()}});
+    return;
+  }
+  for_each_part(value, [&](const at::Tensor& tensor) {
     const void* pointer = watched_storage(tensor);
     if (pointer == nullptr) return;
     std::uint64_t storage_bytes = tensor.storage().nbytes();
@@ -94,13 +110,7 @@ inline void collect_operands(const c10::IValue& value, Use use, std::vector<Oper
       known->access = static_cast<Access>(static_cast<int>(known->access) | static_cast<int>(use.access));
       known->moved += moved;
     }
-  } else if (value.isStorage()) {  // of set_()
-    c10::Storage storage = value.toStorage();
-    const void* pointer = the_watch()->find(*storage.unsafeGetStorageImpl());
-    if (pointer != nullptr) operands.push_back({pointer, Access::Read, 0, {0, storage.nbytes()}});
-  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) collect_operands(element, use, operands);
-  }
+  });
 }
 
 inline Access access_of(const c10::Argument& argument) {

@@ -1,6 +1,5 @@
 #include "recipe.hpp"
 
-#include <ATen/core/List.h>
 #include <ATen/core/stack.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -118,19 +117,7 @@ torch::jit::Stack stack_of(const Call& call, const std::vector<Moved>& all) {
     return tensor;
   };
   torch::jit::Stack stack = call.arguments;
-  for (c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      value = moved(value.toTensor());
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(moved(tensor));
-      value = list;
-    } else if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const auto& tensor : value.toOptionalTensorVector()) list.push_back(tensor ? std::optional(moved(*tensor)) : tensor);
-      value = list;
-    }
-  }
+  for (c10::IValue& value : stack) value = *with_tensors(value, moved);
   return stack;
 }
 

@@ -9,6 +9,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #if defined(__x86_64__)
@@ -100,6 +101,34 @@ c10::Storage copy_in_host_memory(const c10::Storage& storage);
 at::Tensor tensor_in(c10::Storage storage, const at::Tensor& like);
 // The same tensor in memory that others own.
 at::Tensor alias_of(const at::Tensor& tensor, const void* memory, std::size_t nbytes);
+
+// An argument with what `change` returns in place of each of its tensors; nothing where that is nothing.
+template <typename Change>
+std::optional<c10::IValue> with_tensors(const c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    std::optional<at::Tensor> one = change(value.toTensor());
+    return one ? std::optional(c10::IValue(*one)) : std::nullopt;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      std::optional<at::Tensor> one = change(tensor);
+      if (!one) return std::nullopt;
+      list.push_back(*one);
+    }
+    return c10::IValue(list);
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      std::optional<at::Tensor> one = tensor ? change(*tensor) : at::Tensor();
+      if (!one) return std::nullopt;
+      list.push_back(one->defined() ? one : std::nullopt);
+    }
+    return c10::IValue(list);
+  }
+  return value;
+}
 
 // Why a storage cannot be made anew, and by which operator.
 struct CannotMake : std::runtime_error {

@@ -1,7 +1,6 @@
 #include "recipes.hpp"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/List.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pthread.h>
@@ -58,37 +57,16 @@ class Keeper {
   Keeper(Recipe& recipe, Call& call) : recipe_(recipe), call_(call) {}
 
   std::optional<c10::IValue> keep(const c10::IValue& value) {
-    if (value.isTensor()) {
-      auto kept = keep_tensor(value.toTensor());
-      return kept ? std::optional(c10::IValue(*kept)) : std::nullopt;
-    }
     if (value.isGenerator() || value.isObject() || value.isPyObject() || value.isStorage()) return std::nullopt;
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> kept;
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        auto one = keep_tensor(tensor);
-        if (!one) return std::nullopt;
-        kept.push_back(*one);
-      }
-      return c10::IValue(kept);
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> kept;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        auto one = tensor ? keep_tensor(*tensor) : std::optional(at::Tensor());
-        if (!one) return std::nullopt;
-        kept.push_back(one->defined() ? std::optional(*one) : std::nullopt);
-      }
-      return c10::IValue(kept);
-    }
-    return value;  // a number, a string, a list of them: boxed for this call alone
+    // A number, a string, a list of them stay as they are: they were boxed for this call alone.
+    return with_tensors(value, [this](const at::Tensor& tensor) { return keep_tensor(tensor); });
   }
 
  private:
   std::optional<at::Tensor> keep_tensor(const at::Tensor& tensor) {
     if (!tensor.defined()) return at::Tensor();
     if (!is_plain(tensor)) return std::nullopt;
-    c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl* storage = storage_behind(tensor);
     const void* place = recipe_memory()->place_of(*storage);
     if (place == nullptr) {
       if (!may_be_copied(tensor, *storage)) return std::nullopt;
@@ -131,8 +109,8 @@ class Keeper {
 
 // Null: it is not managed.
 const void* place_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-  return recipe_memory()->place_of(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  c10::StorageImpl* storage = storage_behind(tensor);
+  return storage == nullptr ? nullptr : recipe_memory()->place_of(*storage);
 }
 
 // Batch norms change running statistics while they train, and need them for nothing else. Otherwise they read them alone, but
@@ -383,22 +361,6 @@ KeptCall::~KeptCall() {
   }
 }
 
-namespace {
-
-template <typename Visit>
-void each_memory(const c10::IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    for_each_part(value.toTensor(), [&](const at::Tensor& part) {
-      const void* place = place_of(part);
-      if (place != nullptr && part.numel() > 0) visit(recipe_memory()->reach_of(part, place));
-    });
-  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) each_memory(element, visit);
-  }
-}
-
-}  // namespace
-
 void forget_ended() {
   for (const void* address : recipe_memory()->ended()) forget_recipes_of(address);
 }
@@ -411,7 +373,10 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     Access access = i < uses.size() ? uses[i].access : Access::ReadWrite;
     bool writes = writes_all || (static_cast<int>(access) & static_cast<int>(Access::Write)) != 0;
-    each_memory(arguments[i], [&](std::span<const char> memory) {
+    for_each_part(arguments[i], [&](const at::Tensor& part) {
+      const void* place = place_of(part);
+      if (place == nullptr || part.numel() == 0) return;
+      std::span<const char> memory = recipe_memory()->reach_of(part, place);
       bool is_there = make(memory.data(), memory.size());  // else the operator cannot have it, and fails
       if (!is_there || !writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
       const void* address = recipe_memory()->storage_at(memory.data());

@@ -141,12 +141,6 @@ class Description {
     } else if (v.isString() &&
                std::ranges::all_of(v.toStringRef(), [](unsigned char c) { return std::isalnum(c) || c == '_'; })) {
       ((text_ += '"') += v.toStringRef()) += '"';
-    } else if (v.isIntList()) {
-      numbers(v.toIntVector());
-    } else if (v.isBoolList()) {
-      char comma = '[';
-      for (bool flag : v.toBoolList()) (text_ += std::exchange(comma, ',')) += flag ? "true" : "false";
-      text_ += comma == '[' ? "[]" : "]";
     } else if (v.isList()) {
       char comma = '[';
       for (const c10::IValue& element : v.toListRef()) {
@@ -188,8 +182,7 @@ class Description {
       text_ += ",\"strides\":";
       numbers(t.strides());
     }
-    if (t.unsafeGetTensorImpl()->has_storage()) {
-      const c10::StorageImpl* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    if (const c10::StorageImpl* storage = storage_behind(t)) {
       if (storage->nbytes() != static_cast<std::size_t>(t.numel()) * t.itemsize()) {
         (text_ += ",\"bytes\":") += std::to_string(storage->nbytes());
       }
@@ -310,22 +303,12 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   return entered;
 }
 
-void find_results(const c10::IValue& value) {
-  if (value.isTensor()) {
-    for_each_part(value.toTensor(), [](const at::Tensor& part) {
-      if (part.defined() && part.unsafeGetTensorImpl()->has_storage())
-        the_device_memory()->find_result(*part.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-    });
-  } else if (value.isTensorList() || value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) find_results(element);
-  }
-}
-
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr) return;
   auto* entered = static_cast<Entered*>(context);
-  if (the_device_memory() != nullptr) {
-    for (const c10::IValue& output : function.outputs()) find_results(output);
+  if (DeviceMemory* device = the_device_memory()) {
+    for (const c10::IValue& output : function.outputs())
+      for_each_part(output, [&](const at::Tensor& part) { device->find_result(*storage_behind(part)); });
   }
   if (entered->makes_empty) return the_device_memory()->note_births();
   --depth;
