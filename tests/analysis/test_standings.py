@@ -6,22 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.analysis.standings import Cell, places, standings
-from ebbtide.cli import cli
 from ebbtide.ir.files import save
 from ebbtide.machines import find_machine
 from ebbtide.pipeline.trials import again, noisy, try_policy
+from tests.helpers.cli import call as run
 from tests.helpers.make_steps import network
 
 POLICIES = ("ebbtide", "g10", "lru", "resident")
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def test_places_and_medians_by_hand() -> None:

@@ -1,6 +1,7 @@
 """A session's budgets over a native module that only records: what is set, what is refused and what is told."""
 
 import threading
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -18,6 +19,21 @@ from tests.helpers.fake_native import QUIET, FakeNative
 def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pytest's own holds more with every test."""
     monkeypatch.setattr(process, "resident_bytes", lambda *_: 300 * MIB)
+
+
+MISFIT = {
+    "arena_limit_bytes": 700 * MIB,
+    "unmanaged_bytes": 300 * MIB,
+    "over_budget": True,
+    "largest_operator": "aten::mm",
+}
+"""What native code counts where an operation has no room, but for what it needs."""
+
+
+def one_step(session: Session, native: FakeNative, counts: Mapping[str, object]) -> None:
+    """A step in which native code comes to these counts."""
+    with session.step():
+        native.level |= counts
 
 
 def test_a_size_bounds_the_process_from_the_start(native: FakeNative) -> None:
@@ -59,9 +75,7 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     with Session("25%", settings=QUIET) as session:
         assert native.started["arena_bytes"] == 0
         for peak in (100 * MIB, 400 * MIB, 90 * MIB):
-            with session.step():
-                native.level["step_live_peak_bytes"] = peak
-                native.level["unmanaged_bytes"] = 7 * MIB
+            one_step(session, native, {"step_live_peak_bytes": peak, "unmanaged_bytes": 7 * MIB})
     assert native.limits["arena_bytes"] == 100 * MIB
     assert [step.mode for step in session.report().steps] == ["recorded", "recorded", "demand"]
     assert session.report().unbounded_peak_bytes == 400 * MIB
@@ -82,8 +96,7 @@ def test_a_percentage_leaves_the_process_s_own_peak_and_a_size_restarts_it(
     monkeypatch.setattr(process, "peak_resident_bytes", lambda *_: peaks[0])
     with Session(fast, settings=QUIET) as session:
         for _ in range(3):
-            with session.step():
-                native.level |= {"step_live_peak_bytes": 100 * MIB, "process_peak_bytes": 600 * MIB}
+            one_step(session, native, {"step_live_peak_bytes": 100 * MIB, "process_peak_bytes": 600 * MIB})
         assert bool(restarted) is restarts
         report = session.report()
         assert (report.process_peak_bytes, report.process_peak_before_bytes) == (since * MIB, 900 * MIB)
@@ -95,8 +108,7 @@ def test_a_percentage_follows_steps_that_peak_higher_and_no_others(native: FakeN
     with Session("25%", settings=QUIET) as session:
         shares = []
         for peak in (90, 100, 104, 200, 60, 800):
-            with session.step():
-                native.level["step_live_peak_bytes"] = peak * MIB
+            one_step(session, native, {"step_live_peak_bytes": peak * MIB})
             shares.append(native.limits["arena_bytes"] // MIB)
     assert shares == [0, 25, 25, 50, 50, 200]
     report = session.report()
@@ -130,8 +142,7 @@ def test_a_step_that_peaks_higher_may_exceed_the_share_of_the_lower_peak(
 def test_a_size_follows_no_peak(native: FakeNative) -> None:
     with Session("1GiB", settings=QUIET) as session:
         for peak in (100, 800):
-            with session.step():
-                native.level["step_live_peak_bytes"] = peak * MIB
+            one_step(session, native, {"step_live_peak_bytes": peak * MIB})
     assert native.calls.count("set_limits") == 0
     assert session.report().arena_budget_bytes == GIB
 
@@ -148,12 +159,11 @@ def test_a_percentage_that_no_step_could_apply_is_told(native: FakeNative) -> No
 
 def test_a_percentage_below_the_largest_operation_names_the_smallest(native: FakeNative) -> None:
     session = Session("5%", settings=QUIET)
+    counts = {"step_live_peak_bytes": 1000 * MIB, "largest_operator_bytes": 120 * MIB, "largest_operator": "aten::mm"}
 
     def steps() -> None:
         for _ in range(2):
-            with session.step():
-                native.level |= {"step_live_peak_bytes": 1000 * MIB, "largest_operator_bytes": 120 * MIB}
-                native.level["largest_operator"] = "aten::mm"
+            one_step(session, native, counts)
 
     with pytest.raises(BudgetError, match=r"aten::mm needs 120 MiB.*fast=\"12%\" or more") as caught, session:
         steps()
@@ -174,14 +184,8 @@ def test_what_ran_once_before_the_recorded_step_does_not_refuse_a_percentage(nat
 
 def test_an_impossible_operation_ends_the_step_with_the_smallest_budget(native: FakeNative) -> None:
     session = Session("1GiB", settings=QUIET)
-
-    def step() -> None:
-        with session.step():
-            native.level |= {"arena_limit_bytes": 700 * MIB, "unmanaged_bytes": 300 * MIB, "over_budget": True}
-            native.level |= {"largest_operator": "aten::mm", "largest_operator_bytes": 900 * MIB}
-
     with pytest.raises(BudgetError, match="aten::mm needs 900 MiB") as caught, session:
-        step()
+        one_step(session, native, MISFIT | {"largest_operator_bytes": 900 * MIB})
     assert caught.value.minimum_fast == "1230MiB"  # (900 + 300 + 4 + 16) MiB, which are 127 of 128 parts
     assert session.report().budget_violated
 
@@ -194,8 +198,7 @@ def test_what_runs_after_the_last_step_and_has_no_room_is_told_a_budget_that_wor
 ) -> None:
     with Session(fast, settings=QUIET) as session:
         for _ in range(3):
-            with session.step():
-                native.level |= {"step_live_peak_bytes": peak * MIB, "unmanaged_bytes": 300 * MIB}
+            one_step(session, native, {"step_live_peak_bytes": peak * MIB, "unmanaged_bytes": 300 * MIB})
         misfit(native, 500 * MIB, 900 * MIB)  # an evaluation
         native.level["message"] = "an operator needs more at once than the budget holds"
     report = session.report()
@@ -206,21 +209,15 @@ def test_what_runs_after_the_last_step_and_has_no_room_is_told_a_budget_that_wor
 
 def test_a_process_that_outgrows_its_budget_outside_the_arena_is_told_the_smallest(native: FakeNative) -> None:
     session = Session("1GiB", settings=QUIET)
-
-    def step() -> None:
-        with session.step():
-            native.level |= {"unmanaged_bytes": 1100 * MIB}
-
     with pytest.raises(BudgetError, match=r"outside the tensors.*A budget that works is 1\.10 GiB") as caught, session:
-        step()
+        one_step(session, native, {"unmanaged_bytes": 1100 * MIB})
     assert caught.value.minimum_fast == "1129MiB"  # (1100 + 4 + 16) MiB, which are 127 of 128 parts
 
 
 def test_what_the_watchdog_did_is_a_warning_and_a_violation(native: FakeNative) -> None:
     with pytest.warns(EbbtideWarning, match="waited too long"), Session("1GiB", settings=QUIET) as session:
         for _ in range(2):
-            with session.step():
-                native.level |= {"over_budget": True, "message": "waited too long"}
+            one_step(session, native, {"over_budget": True, "message": "waited too long"})
     assert session.report().budget_violated
     assert session.report().trouble == "waited too long"
     assert "OVER BUDGET" in session.summary()
@@ -266,8 +263,7 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 
 
 def misfit(native: FakeNative, arena_limit: int, need: int) -> None:
-    native.level |= {"arena_limit_bytes": arena_limit, "unmanaged_bytes": 300 * MIB, "over_budget": True}
-    native.level |= {"largest_operator": "aten::mm", "largest_operator_bytes": need}
+    native.level |= MISFIT | {"arena_limit_bytes": arena_limit, "largest_operator_bytes": need}
 
 
 def train(optimizer: torch.optim.Optimizer, native: FakeNative, need: int = 0) -> None:

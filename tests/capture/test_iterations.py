@@ -1,8 +1,7 @@
 """Where a program's step ends, whatever its optimizers do: by real optimizers, and nothing of native code."""
 
 import gc
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch.optim import SGD, Optimizer
 
 from ebbtide.capture.iterations import MOST, Iterations
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
+from tests.helpers.at_once import at_once
 
 
 class Program(Subscriber):
@@ -151,23 +151,17 @@ def test_inner_optimizers_that_come_and_go_belong_to_the_outer_ones_step(program
         assert program.step("o") == ["o"]
 
 
-def on_a_thread(work: Callable[[], object]) -> None:
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
 def test_optimizers_of_another_thread_end_nothing_and_are_not_waited_for(program: Program) -> None:
     program.build("a", "b")
     assert program.step("a") == []
-    on_a_thread(lambda: program.step("bb"))
+    at_once(lambda: program.step("bb"), 1)
     assert program.ended == []
     assert program.step("aa") == ["a", "a"]
 
 
 def test_a_thread_that_ended_hands_over(program: Program) -> None:
     program.build("a")
-    on_a_thread(lambda: program.step("aa"))
+    at_once(lambda: program.step("aa"), 1)
     assert program.ended == ["a", "a"]
     assert program.step("a") == ["a"]
 

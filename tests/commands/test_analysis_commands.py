@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from ebbtide.cli import cli
 from ebbtide.errors import OTHER_STORAGES, EbbtideError, FileFormatError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import encode, save
@@ -18,9 +16,9 @@ from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import Span, SpanKind, Timeline
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import format_bytes
+from tests.helpers.cli import call, said
 from tests.helpers.make_analysis import GRADIENT, MOMENTUM, OUT_A, OUT_B, SCRATCH, WEIGHT_A, WEIGHT_B, by_hand
 from tests.helpers.make_steps import disk, network
-from tests.ir.test_ir_files import packed, unpacked
 from tests.ir.test_report_format import REPORT
 
 MACHINE = """
@@ -34,16 +32,6 @@ links = [
     {source = "slow", target = "fast", bytes_per_s = 4_000_000_000, latency_ns = 5},
 ]
 """
-
-
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def said(*arguments: object) -> str:
-    result = call(*arguments)
-    assert result.exception is None, result.output
-    return result.stdout
 
 
 def refused(*arguments: object) -> EbbtideError:
@@ -319,15 +307,9 @@ def test_what_goes_over_the_steps_end_says_so(files: Path) -> None:
     assert "planned away from 100 ns of the next step (tick 1) on" in text
 
 
-def with_header(data: bytes, change: dict[str, object]) -> bytes:
-    """A whole file whose header claims something else."""
-    header, arrays = unpacked(data)
-    return packed(json.dumps(header | change).encode(), arrays)
-
-
 def bad_files() -> dict[str, bytes]:
+    """One for each way in which a file is refused; ``test_ir_files.py`` has all that can be wrong in one of ours."""
     trace, good = by_hand(), encode(by_hand())
-    header, arrays = unpacked(good)
     *rest, last = trace.storages
     forever = (*rest, replace(last, death=2**60))
     hoard = (*rest, replace(last, nbytes=2**61))
@@ -337,14 +319,10 @@ def bad_files() -> dict[str, bytes]:
         "empty": b"",
         "text": b"import torch\n",
         "truncated": good[:-7],
-        "only its beginning": good[:20],
-        "damaged": good[:100] + bytes([good[100] ^ 1]) + good[101:],
         "JSON of another kind": b'{"format": "something"}',
         "JSON that does not end": b'{"format": "tiertrace/1", "tensors": [',
         "nested": b'{"format":' + b"[" * 100_000,
         "a plan": encode(plan_for(trace, 1)),
-        "lacks a column": packed(json.dumps(header).encode(), dict(list(arrays.items())[1:])),
-        "claims text that is not there": with_header(good, {"strings": []}),
         "lives for ever": encode(replace(trace, storages=Storages.from_rows(forever))),
         "more bytes than there are": encode(replace(trace, storages=Storages.from_rows(hoard))),
         "longer than time": encode(late),

@@ -271,13 +271,6 @@ def test_an_operation_is_named_by_its_module_and_its_time() -> None:
         assert "tick" not in text
 
 
-def test_verify_names_the_option_that_is_not_understood(tmp_path: Path) -> None:
-    train = script(tmp_path, "raise SystemExit('it ran')")
-    done = CliRunner(env={"EBBTIDE_FAST": None}).invoke(cli, ["verify", "--fast", "8", train])
-    assert "a budget of 8 bytes holds nothing" in str(done.exception)  # which the command's entry prints, with status 2
-    assert "it ran" not in done.output
-
-
 def test_options_that_stand_after_the_script_are_told_and_the_script_has_them(tmp_path: Path) -> None:
     train = script(tmp_path, "import sys; print('has', sys.argv[1:])")
     for command in (("trace", "-o", str(tmp_path / "t")), ("verify",), ("run",)):

@@ -91,11 +91,6 @@ class Child:
                 raise self._error("ended too early")
             time.sleep(0.01)
 
-    def kill(self) -> None:
-        """SIGKILL, as an administrator or the kernel would."""
-        os.kill(self.pid, signal.SIGKILL)
-        self._process.join()
-
     def result(self) -> Any:
         """What the function returned (plain data). Raises ChildError if it raised, or the process crashed or hung."""
         try:

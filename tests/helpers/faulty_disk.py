@@ -2,9 +2,10 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.helpers.command import TRAIN_MLP
+from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 
 SCRIPT = (TRAIN_MLP, "--width=768", "--depth=6", "--steps=5")
 FAST = ("run", "--policy=demand", "--fast=35%")
@@ -29,6 +30,13 @@ def compiled(source: Path, folder: Path) -> Path:
 def environment(library: Path, *rules: str) -> dict[str, str]:
     """For rules "call:after:count:fault", as the source explains them."""
     return {"LD_PRELOAD": str(library), "FAULTY_DISK": " ".join(rules), "EBBTIDE_CHECKSUM": "1"}
+
+
+def trains_on(
+    result: Path, *options: str, env: Mapping[str, str] | None = None, status: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The script in a session in demand mode; what it ends with is written to ``result``."""
+    return run(EBBTIDE, *FAST, *options, *SCRIPT, f"--result={result}", env=env, status=status)
 
 
 def slow_environment(library: Path, bytes_per_s: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A real file system of a few MiB: ext4 in a file, on a loop device, for whoever may mount one."""
+"""A real file system of a few MiB: ext4 in a file, on a loop device. Whoever may not mount one skips the test."""
 
 import shutil
 import subprocess
@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
-class NotPermitted(Exception):
-    """No file system can be mounted here; the text says why."""
+import pytest
 
 
 @contextmanager
@@ -20,19 +18,19 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
         file.truncate(mib << 20)
     make = shutil.which("mkfs.ext4") or shutil.which("mkfs.ext4", path="/sbin:/usr/sbin")
     if make is None:
-        raise NotPermitted("there is no mkfs.ext4")
+        pytest.skip("there is no mkfs.ext4")
     _call(make, "-q", "-F", "-m", "0", str(image))
     _call("mount", "-o", "loop", str(image), str(place))
     try:
         yield place
     finally:
-        _call("umount", str(place))
+        subprocess.run(["umount", str(place)], check=True)
 
 
 def _call(*command: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise NotPermitted(f"{command[0]}: {error.strerror}") from error
+        pytest.skip(f"{command[0]}: {error.strerror}")
     if done.returncode:
-        raise NotPermitted(f"{command[0]}: {done.stderr.strip()}")
+        pytest.skip(f"{command[0]}: {done.stderr.strip()}")

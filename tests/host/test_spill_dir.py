@@ -1,6 +1,5 @@
 """Where moved storages may go: a directory that exists, is writable and does not lie in RAM."""
 
-import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,12 +45,6 @@ def test_the_mount_that_is_seen_counts(tmp_path: Path) -> None:
     point = str(tmp_path.resolve())
     over = proc_with(tmp_path, (point, "tmpfs", "tmpfs"), (point, "xfs", "/dev/sdb1"))
     assert checked_spill_directory(tmp_path, over) == tmp_path.resolve()
-
-
-@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no /dev/shm here")
-def test_the_real_shared_memory_is_refused() -> None:
-    with pytest.raises(SpillError, match="lies in RAM"):
-        choose_spill_directories(["/dev/shm"])
 
 
 def test_what_is_missing_no_directory_or_not_writable_is_refused(tmp_path: Path) -> None:

@@ -5,12 +5,9 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from ebbtide.cli import cli
 from ebbtide.errors import FileFormatError, PlanError, SettingError
 from ebbtide.ir.files import load, save
 from ebbtide.ir.machine import InPlace, Machine
@@ -20,6 +17,7 @@ from ebbtide.ir.trace import Ticks, Trace
 from ebbtide.machines import find_machine, names, text_of
 from ebbtide.pipeline.trials import try_policy
 from ebbtide.planners.base import page_size_of
+from tests.helpers.cli import call as run
 from tests.helpers.make_steps import disk, network
 
 FIGURE = re.compile(r"^(\w+) = ([\d._]+|true|false)(.*)$")
@@ -77,52 +75,31 @@ def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"compute": {"rule": "roofline"}}, "needs flops_per_s"),
-        ({"compute": {"rule": "roofline", "flops_per_s": 1}}, "bytes_per_s of dram"),
-        ({"compute": {"rule": "systolic", "array": 4}}, "needs clock_hz, buffer_bytes"),
-        ({"compute": {"rule": "guess"}}, "must be one of trace, roofline, systolic"),
-        ({"compute": {"overlap": 1.5}}, "at most 1"),
-        ({"compute": {"overlap": float("nan")}}, "finite"),
-        ({"compute": {"watts": 3}}, "does not know: 'watts'"),
-        ({"compute": 7}, "must be a table"),
-        ({"cost": {"years": 0}}, "above 0"),
-        ({"cost": {"rest_usd": float("inf")}}, "out of range|finite"),
-        ({"chunk_bytes": 0}, "chunk_bytes"),
-        ({"exclusive": 1}, "must be a bool"),
-        ({"tiers": [{"name": "dram", "in_place": "all", "usd_per_gb": -1}]}, "usd_per_gb"),
-        ({"tiers": [{"name": "dram", "in_place": "all", "read_pj_per_bit": "20"}]}, "must be a float"),
-        ({"tiers": [{"name": "dram", "in_place": "all", "write_bytes_per_s": 0}]}, "write_bytes_per_s"),
-        (
-            {"tiers": [{"name": "dram", "in_place": "all"}, {"name": "pmm", "in_place": "reads"}]},
-            "it needs bytes_per_s",
-        ),
-        ({"groups": [{"name": "bus", "bytes_per_s": 1, "sharing": "never"}]}, "fair, in_order"),
+        ('compute = { rule = "roofline" }', "needs flops_per_s"),
+        ('compute = { rule = "roofline", flops_per_s = 1 }', "bytes_per_s of dram"),
+        ('compute = { rule = "systolic", array = 4 }', "needs clock_hz, buffer_bytes"),
+        ('compute = { rule = "guess" }', "must be one of trace, roofline, systolic"),
+        ("compute = { overlap = 1.5 }", "at most 1"),
+        ("compute = { overlap = nan }", "finite"),
+        ("compute = { watts = 3 }", "does not know: 'watts'"),
+        ("compute = 7", "must be a table"),
+        ("cost = { years = 0 }", "above 0"),
+        ("cost = { rest_usd = inf }", "out of range|finite"),
+        ("chunk_bytes = 0", "chunk_bytes"),
+        ("exclusive = 1", "must be a bool"),
+        ('tiers = [{ name = "dram", in_place = "all", usd_per_gb = -1 }]', "usd_per_gb"),
+        ('tiers = [{ name = "dram", in_place = "all", read_pj_per_bit = "20" }]', "must be a float"),
+        ('tiers = [{ name = "dram", in_place = "all", write_bytes_per_s = 0 }]', "write_bytes_per_s"),
+        ('tiers = [{ name = "dram", in_place = "all" }, { name = "pmm", in_place = "reads" }]', "it needs bytes_per_s"),
+        ('groups = [{ name = "bus", bytes_per_s = 1, sharing = "never" }]', "fair, in_order"),
     ],
 )
-def test_hostile_machines_are_refused(change: dict[str, Any], message: str) -> None:
-    base = {
-        "format": "ebbtide-machine",
-        "version": 1,
-        "name": "m",
-        "origin": "assumed",
-        "tiers": [{"name": "dram", "in_place": "all"}],
-    }
+def test_hostile_machines_are_refused(change: str, message: str) -> None:
+    tiers = "" if change.startswith("tiers") else 'tiers = [{ name = "dram", in_place = "all" }]'
+    text = f'format = "ebbtide-machine"\nversion = 1\nname = "m"\norigin = "assumed"\n{tiers}\n{change}\n'
+    assert tomllib.loads(text)
     with pytest.raises(FileFormatError, match=message):
-        Machine.from_toml(_toml({**base, **change}))
-
-
-def _toml(value: dict[str, Any]) -> str:
-    def text(item: object) -> str:
-        return f"{item}" if isinstance(item, float) else json.dumps(item)
-
-    lines = [f"{key} = {text(item)}" for key, item in value.items() if not isinstance(item, dict | list)]
-    for key, item in value.items():
-        for header, table in [(f"[{key}]", item)] if isinstance(item, dict) else []:
-            lines += [header, *(f"{name} = {text(entry)}" for name, entry in table.items())]
-        for table in item if isinstance(item, list) else []:
-            lines += [f"[[{key}]]", *(f"{name} = {text(entry)}" for name, entry in table.items())]
-    tomllib.loads("\n".join(lines))
-    return "\n".join(lines)
+        Machine.from_toml(text)
 
 
 # ---- the commands ----------------------------------------------------------------------------------------------------
@@ -135,10 +112,6 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("traces") / "step.trace"
     save(trace, path)
     return path
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def test_machines_lists_and_shows() -> None:

@@ -20,69 +20,50 @@ ROWS = st.lists(
 )
 
 
+DEFICIT = st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS)
+WRITE_COST = st.lists(st.integers(0, 9), min_size=3, max_size=3)
+Rows = list[tuple[int, int, int, int, int]]
+
+
+def covers(rows: Rows, gone: Sequence[int], deficit: list[int]) -> bool:
+    """Whether those that are gone leave the room that is lacking."""
+    room = [0] * N_TICKS
+    for (first, ticks, nbytes, *_), is_gone in zip(rows, gone, strict=True):
+        for tick in range(first, first + ticks):
+            room[tick % N_TICKS] += nbytes * is_gone
+    return all(there >= lacks for there, lacks in zip(room, deficit, strict=True))
+
+
 @given(
     rows=ROWS,
-    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
-    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+    deficit=DEFICIT,
+    write_cost=WRITE_COST,
+    anew=st.none() | st.lists(st.sampled_from([0, 1, 3, 7, np.inf]), min_size=5, max_size=5),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_prices_bound_every_choice_that_covers(
-    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int]
+    rows: Rows, deficit: list[int], write_cost: list[int], anew: list[float] | None
 ) -> None:
+    """Each interval stays, costs what its copies do, or what it takes to make it anew: that writes nothing."""
+    ways, more = ["stays", "moves"], {}
+    if anew is not None:
+        rows = rows[:5]
+        ways, more = [*ways, "anew"], {"anew": np.array(anew[: len(rows)], dtype=float)}
     low, length, paged, cost, group = np.array(rows).T
-    price, bound = _planning.find_prices(
-        low=low,
-        high=low + length,
-        paged=paged,
-        cost=cost.astype(float),
-        group=group,
-        write_cost=np.array(write_cost, dtype=float),
-        deficit=np.array(deficit),
-    )
+    covering = {"low": low, "high": low + length, "paged": paged, "cost": cost.astype(float), "group": group}
+    covering |= {"write_cost": np.array(write_cost, dtype=float), "deficit": np.array(deficit)}
+    price, bound = _planning.find_prices(**covering, **more)
     costs = []
-    for chosen in product((False, True), repeat=len(rows)):
-        room = [0] * N_TICKS
-        for (first, ticks, nbytes, _, _), taken in zip(rows, chosen, strict=True):
-            for tick in range(first, first + ticks):
-                room[tick % N_TICKS] += nbytes * taken
-        if all(there >= lacks for there, lacks in zip(room, deficit, strict=True)):
-            groups = {row[4] for row, taken in zip(rows, chosen, strict=True) if taken}
-            of_rows = sum(row[3] for row, taken in zip(rows, chosen, strict=True) if taken)
-            costs.append(of_rows + sum(write_cost[group] for group in groups))
+    for chosen in product(ways, repeat=len(rows)):
+        if covers(rows, [what != "stays" for what in chosen], deficit):
+            written = {row[4] for row, what in zip(rows, chosen, strict=True) if what == "moves"}
+            paid = [row[3] if what == "moves" else again if what == "anew" else 0
+                    for row, again, what in zip(rows, anew or [0] * len(rows), chosen, strict=False)]  # fmt: skip
+            costs.append(sum(paid) + sum(write_cost[group] for group in written))
     assert price.shape == (N_TICKS,)
     assert (price >= 0).all()
     assert (price[np.array(deficit) <= 0] == 0).all()
     assert bound >= 0
-    if costs:
-        assert bound <= min(costs) * (1 + 1e-9)
-
-
-@given(
-    rows=ROWS.map(lambda rows: rows[:5]),
-    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
-    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
-    anew=st.lists(st.sampled_from([0, 1, 3, 7, np.inf]), min_size=5, max_size=5),
-)
-@settings(max_examples=300, deadline=None)
-def test_prices_bound_choices_that_make_some_anew(
-    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int], anew: list[float]
-) -> None:
-    """Each interval stays, costs what its copies do, or what it takes to make it anew: that writes nothing."""
-    low, length, paged, cost, group = np.array(rows).T
-    covering = {"low": low, "high": low + length, "paged": paged, "cost": cost.astype(float), "group": group}
-    covering |= {"write_cost": np.array(write_cost, dtype=float), "deficit": np.array(deficit)}
-    _, bound = _planning.find_prices(**covering, anew=np.array(anew[: len(rows)], dtype=float))
-    costs = []
-    for chosen in product(("stays", "moves", "anew"), repeat=len(rows)):
-        room = [0] * N_TICKS
-        for (first, ticks, nbytes, _, _), what in zip(rows, chosen, strict=True):
-            for tick in range(first, first + ticks):
-                room[tick % N_TICKS] += nbytes * (what != "stays")
-        if all(there >= lacks for there, lacks in zip(room, deficit, strict=True)):
-            written = {row[4] for row, what in zip(rows, chosen, strict=True) if what == "moves"}
-            paid = [row[3] if what == "moves" else again if what == "anew" else 0
-                    for row, again, what in zip(rows, anew, chosen, strict=False)]  # fmt: skip
-            costs.append(sum(paid) + sum(write_cost[group] for group in written))
     if costs:
         assert bound <= min(costs) * (1 + 1e-9)
 
@@ -110,34 +91,22 @@ def test_prices_find_the_best_bound_where_one_is_made_anew() -> None:
         assert bound == pytest.approx(least, rel=0.02, abs=1e-6)
 
 
-@given(
-    rows=ROWS,
-    deficit=st.lists(st.integers(-5, 12), min_size=N_TICKS, max_size=N_TICKS),
-    write_cost=st.lists(st.integers(0, 9), min_size=3, max_size=3),
-)
+@given(rows=ROWS, deficit=DEFICIT, write_cost=WRITE_COST)
 @settings(max_examples=300, deadline=None)
 def test_a_choice_covers_if_any_does_and_takes_nothing_in_vain(
-    rows: list[tuple[int, int, int, int, int]], deficit: list[int], write_cost: list[int]
+    rows: Rows, deficit: list[int], write_cost: list[int]
 ) -> None:
     low, length, paged, cost, group = np.array(rows).T
     demand = (low, low + length, np.array(deficit))
     costs = {"cost": cost.astype(float), "group": group, "write_cost": np.array(write_cost, dtype=float)}
     found = _planning.choose(must=demand, wish=demand, paged=paged, **costs)
-
-    def covers(taken: Sequence[int]) -> bool:
-        room = [0] * N_TICKS
-        for (first, ticks, nbytes, *_), is_taken in zip(rows, taken, strict=True):
-            for tick in range(first, first + ticks):
-                room[tick % N_TICKS] += nbytes * is_taken
-        return all(there >= lacks for there, lacks in zip(room, deficit, strict=True))
-
-    assert (found is not None) == covers([1] * len(rows))
+    assert (found is not None) == covers(rows, [1] * len(rows), deficit)
     if found is None:
         return
     taken = found.tolist()
-    assert covers(taken)
+    assert covers(rows, taken, deficit)
     for row in np.flatnonzero(found).tolist():
-        assert not covers([*taken[:row], 0, *taken[row + 1 :]])
+        assert not covers(rows, [*taken[:row], 0, *taken[row + 1 :]], deficit)
 
 
 N_LONG = 12

@@ -36,13 +36,19 @@ def both(trace: Trace, machine: Machine, share: float) -> tuple[Plan, Plan] | No
     return plan("ebbtide", trace, machine, budget), moved
 
 
-def test_a_slow_disk_is_spared() -> None:
-    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
+STEP, SLOW = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
+
+
+def both_plans(trace: Trace, machine: Machine) -> tuple[Plan, Plan]:
     found = both(trace, machine, 0.3)
     assert found is not None
-    made, moved = found
+    return found
+
+
+def test_a_slow_disk_is_spared() -> None:
+    made, moved = both_plans(STEP, SLOW)
     assert made.predicted_ns < 0.9 * moved.predicted_ns
-    assert remade(made.stays, trace)
+    assert remade(made.stays, STEP)
     assert made.lower_bound_ns <= moved.lower_bound_ns
 
 
@@ -63,36 +69,18 @@ def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.Mo
 
 
 def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:
-    trace, machine = halved(repeating(network(layers=8, width_bytes=2**20))), disk(3 * 10**8, 3 * 10**8)
-    found = both(trace, machine, 0.3)
-    assert found is not None
-    made, moved = found
+    trace = halved(STEP)
+    made, moved = both_plans(trace, SLOW)
     assert made.predicted_ns < 0.97 * moved.predicted_ns
     remakes = remakes_of(trace).chosen(remade(made.stays, trace))
     assert together(remakes)
     assert set(remakes.storage.tolist()) == {one for others in remakes.others for one in others} != set()
 
 
-def test_what_has_room_is_not_made_anew_in_pieces() -> None:
-    trace, machine = halved(repeating(network(layers=8, width_bytes=2**20))), disk()
-    problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, 0.3, page_size_of(machine))))
-    remaking = Remaking.of(problem, trace, 0)
-    assert remaking is not None
-    chosen = remakes_of(trace).latest((0, 1))
-    assert together(remakes_of(trace).chosen(chosen))
-    made = split(trace, chosen)
-    joined = made.joined_stays(made.still_stays(problem.still))
-    nbytes = 2 * int(trace.storages.nbytes[0])
-    for room, left in ((nbytes, ()), (nbytes - 1, chosen)):
-        found, stays = remaking.without_unneeded(chosen, joined, np.full(len(trace.ticks), room))
-        assert found == left == remade(stays, trace)
-
-
 def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
     """Each is made of the one before, and used before it. All would be made at once; so few in a row are early."""
-    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(3 * 10**8, 3 * 10**8)
-    budget = budget_at(trace, 0.3, page_size_of(machine))
-    remaking = Remaking.of(problem_of(without_remakes(trace), machine.with_budget(budget)), trace, budget)
+    budget = budget_at(STEP, 0.3, page_size_of(SLOW))
+    remaking = Remaking.of(problem_of(without_remakes(STEP), SLOW.with_budget(budget)), STEP, budget)
     assert remaking is not None
     some, more = (remaking.at(1.0, early) for early in (False, True))
     latest = remaking.remakes.until.tolist()
@@ -104,30 +92,35 @@ def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
 
 
 def test_where_copies_cost_nothing_nothing_is_made_anew() -> None:
-    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk(10**12, 10**12)
-    found = both(trace, machine, 0.3)
-    assert found is not None
-    made, moved = found
+    made, moved = both_plans(STEP, disk(10**12, 10**12))
     assert made.stays == moved.stays
     assert made.predicted_ns == moved.predicted_ns
 
 
-def test_what_has_room_is_not_made_anew() -> None:
+@pytest.mark.parametrize(
+    ("trace", "rows", "rooms"),
+    # Room for so many storages, and some bytes more: how many of the two are not made anew.
+    [(STEP, (0, 2), ((2, 0, 2), (2, -1, 1), (1, -1, 0))), (halved(STEP), (0, 1), ((2, 0, 2), (2, -1, 0)))],
+    ids=["whole", "in pieces"],
+)
+def test_what_has_room_is_not_made_anew(
+    trace: Trace, rows: tuple[int, int], rooms: tuple[tuple[int, int, int], ...]
+) -> None:
     """Storages 0 and 6 are idle during [2, 31) and [4, 29). With room for one of them, the other is made anew."""
-    trace, machine = repeating(network(layers=8, width_bytes=2**20)), disk()
+    machine = disk()
     problem = problem_of(without_remakes(trace), machine.with_budget(budget_at(trace, 0.3, page_size_of(machine))))
     remaking = Remaking.of(problem, trace, 0)
     assert remaking is not None
-    chosen = remakes_of(trace).latest((0, 2))
+    chosen = remakes_of(trace).latest(rows)
+    assert together(remakes_of(trace).chosen(chosen))
     made = split(trace, chosen)
     joined = made.joined_stays(made.still_stays(problem.still))
     assert remade(joined, trace) == chosen
-    nbytes = int(trace.storages.nbytes[0])
-    for room, left in ((2 * nbytes, ()), (2 * nbytes - 1, chosen[1:]), (nbytes - 1, chosen)):
-        free = np.full(len(trace.ticks), room)
+    for count, more, spared in rooms:
+        free = np.full(len(trace.ticks), count * int(trace.storages.nbytes[0]) + more)
         found, stays = remaking.without_unneeded(chosen, joined, free)
-        assert found == left == remade(stays, trace)
-    assert remaking.without_unneeded(chosen, joined, np.full(len(trace.ticks), 2 * nbytes))[1] == problem.still
+        assert found == chosen[spared:] == remade(stays, trace)
+        assert (stays == problem.still) == (spared == 2)
 
 
 def test_where_operations_use_a_slow_tier_in_place_nothing_is_made_anew() -> None:

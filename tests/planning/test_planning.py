@@ -236,7 +236,6 @@ class Beside:
         self.waited: list[float | None] = []
         self.ended = self.stopped = False
         self.room = room
-        self.found: Answer | Exception | None = None
 
     def __call__(self, job: Job) -> "Beside":
         self.jobs.append(job)
@@ -250,7 +249,7 @@ class Beside:
         return self.room
 
     def answer(self) -> Answer:
-        return self.found(self.jobs[-1]) if callable(self.found) else planned(self.jobs[-1])
+        return planned(self.jobs[-1])
 
     def stop(self) -> None:
         self.stopped = True
@@ -362,50 +361,9 @@ def test_training_waits_where_that_is_asked_for(more: dict[str, Any], native: Na
     assert made.report() is not None
 
 
-def test_a_planner_that_is_killed_beside_steps_is_waited_for_the_next_time(native: Native) -> None:
-    made, process, warned, _ = beside()
-    steps(made, 2)
-    process.ended, process.found = True, killed  # type: ignore[assignment]
-    steps(made, 1)
-    assert len(warned) == 1
-    assert made.wants_recordings
-    process.ended, process.found = False, None
-    steps(made, 1)
-    assert (len(process.jobs), process.waited[-1]) == (2, None)
-    assert made.report() is not None
-
-
 def test_the_end_stops_a_planner_and_says_so(native: Native) -> None:
     made, process, warned, said = beside()
     steps(made, 3)
     made.finish()
     assert (process.stopped, warned, len(said)) == (True, [], 1)
     assert "EBBTIDE_WAIT_FOR_PLAN=1" in said[0]
-
-
-@pytest.mark.parametrize("hurries", [False, True])
-def test_the_end_waits_for_what_is_to_be_saved_unless_the_script_was_interrupted(hurries: bool, native: Native) -> None:
-    made, process, warned, _ = beside(saved="plan")
-    steps(made, 3)
-    made.finish(hurries)
-    assert (process.stopped, warned) == (hurries, [])
-    assert ("the run ended while its plan was being made" in made.unsaved) == hurries
-    assert (made.report() is None) == hurries
-    assert (process.waited[-1] is None) != hurries
-
-
-def test_ctrl_c_while_training_waits_stops_the_planner_and_the_step_is_tried_again(
-    native: Native, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Beside, most_s: float | None) -> bool:
-        raise KeyboardInterrupt
-
-    made, process, _, _ = beside(waits=True)
-    with monkeypatch.context() as patched:
-        patched.setattr(Beside, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            steps(made, 2)
-    assert process.stopped
-    assert made.activity() is None
-    steps(made, 1)
-    assert made.report() is not None

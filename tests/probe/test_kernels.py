@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.capture.calls import describe_call
-from ebbtide.cli import cli
 from ebbtide.errors import FileFormatError, SettingError, SpillError
 from ebbtide.host.mounts import find_mount, read_mounts
 from ebbtide.host.process import PROC
@@ -40,6 +38,7 @@ from ebbtide.simulator import simulate
 from ebbtide.simulator.lowering import lower
 from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from tests.helpers import command
+from tests.helpers.cli import call as run
 from tests.helpers.paths import ROOT
 
 R, W, RW = 1, 2, 3
@@ -410,10 +409,6 @@ def test_the_recorders_tell_calls_alike(recorded: Trace) -> None:
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
-
-
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 @pytest.mark.starts

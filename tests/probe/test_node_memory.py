@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
-from ebbtide.cli import cli
 from ebbtide.errors import SettingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Machine, Tier
@@ -17,6 +15,7 @@ from ebbtide.probe.node_memory import NodeMemory, render_nodes, with_nodes
 from ebbtide.settings import SlowerTier, TierKind
 from ebbtide.units import MIB
 from tests.helpers import command
+from tests.helpers.cli import call as run
 from tests.helpers.paths import ROOT
 
 NODE = SlowerTier(TierKind.NUMA, 64 * MIB, 0)
@@ -80,10 +79,6 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = str(ROOT / "docs" / "example" / "train.py")
     assert command.run(command.EBBTIDE, "trace", "-o", str(path), script).returncode == 0
     return path
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 @pytest.mark.starts

@@ -2,18 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from ebbtide.analysis.memory import peak_of
-from ebbtide.cli import cli
 from ebbtide.commands import budgets as trying
 from ebbtide.commands.budgets import SHARES, as_figures, try_budgets
 from ebbtide.ir.base import Origin
-from ebbtide.ir.files import save
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.trace import Accesses, Storage, StorageKind, Storages
 from ebbtide.pipeline.trials import try_policy
@@ -185,14 +181,6 @@ def test_storages_go_by_the_module_that_owns_them() -> None:
     data = page_data(Subject(replace(trace, storages=Storages.from_rows([nameless, *list(trace.storages)[1:]]))))
     module = data["trace"]["strings"][data["trace"]["storages"]["module"][0]]
     assert module == "h.1.mlp"
-
-
-def test_the_command_tries_budgets_on_the_named_machine(tmp_path: Path) -> None:
-    save(network(layers=3), tmp_path / "step.trace")
-    command = ["report", str(tmp_path / "step.trace"), "--machine", "dram-optane", "-o", str(tmp_path / "page.html")]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "page.html").stat().st_size > 10**6
 
 
 # ---- in a browser ------------------------------------------------------------------------------------------------

@@ -30,14 +30,6 @@ def test_a_tests_file_name_says_which_one_it_is() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_pages_cite_tests_that_are_there() -> None:
-    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
-    for page in (ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        assert set(re.findall(r"test_[a-z_]+\.py", page.read_text())) <= there, page
-        for path in re.findall(r"`((?:tests|bench)/[a-z_/0-9]+\.(?:py|cpp|hpp))`", page.read_text()):
-            assert (ROOT / path).exists(), f"{page}: {path}"
-
-
 def test_only_their_own_tests_import_bench_and_the_demo() -> None:
     """These lie in ``tests/bench``; what others need of it is in ``tests/helpers``, where both find it."""
     for path in (ROOT / "tests").rglob("*.py"):

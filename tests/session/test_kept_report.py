@@ -23,6 +23,7 @@ from ebbtide.session.kept_report import KeptReport, at_this_moment, goes_on, ses
 from ebbtide.session.session import Session
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.fake_native import QUIET, FakeNative
+from tests.helpers.training_script import training_script
 from tests.ir.test_report_format import REPORT, STEP
 
 SEEN = Observation(2, STEP, 0.5, "process", 900 << 20, 1 << 30)
@@ -148,22 +149,16 @@ def test_top_shows_memory_by_kind(place: Path) -> None:
     assert "parameter 3.00 MiB, optimizer state 6.00 MiB, activation 512 KiB" in " ".join(shown.split())
 
 
-KILLED = """
-import json, os, pathlib, sys, time
-import torch
-
-torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(8):
-    optimizer.zero_grad()
-    model(torch.randn(64, 512)).square().mean().backward()
-    optimizer.step()
-out = pathlib.Path(sys.argv[1])
-while not out.exists() or (kept := json.loads(out.read_text()))["left_out_steps"] + len(kept["steps"]) < 8:
-    time.sleep(0.05)
-os.kill(os.getpid(), 9)
-"""
+KILLED = training_script(
+    before="import json, os, pathlib, sys, time",
+    after="""
+        out = pathlib.Path(sys.argv[1])
+        while not out.exists() or (kept := json.loads(out.read_text()))["left_out_steps"] + len(kept["steps"]) < 8:
+            time.sleep(0.05)
+        os.kill(os.getpid(), 9)
+    """,
+    steps=8,
+)
 
 
 @pytest.mark.starts
@@ -185,20 +180,15 @@ def test_a_killed_job_leaves_what_it_knew(place: Path) -> None:
     assert "unfinished" in run(EBBTIDE, "report", str(out)).stdout
 
 
-IN_AN_OPERATOR = """
-import torch
-
-model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(4):
-    optimizer.zero_grad()
-    model(torch.randn(64, 512)).square().mean().backward()
-    optimizer.step()
-table = torch.randn(6000, 6000)
-print("begins", flush=True)
-torch.linalg.eigvals(table)  # minutes
-print("ended", flush=True)
-"""
+IN_AN_OPERATOR = training_script(
+    after="""
+        table = torch.randn(6000, 6000)
+        print("begins", flush=True)
+        torch.linalg.eigvals(table)  # minutes
+        print("ended", flush=True)
+    """,
+    steps=4,
+)
 
 
 @pytest.mark.starts

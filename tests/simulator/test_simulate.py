@@ -1,6 +1,7 @@
-"""The virtual clock against times worked out by hand, and what must hold in every simulation."""
+"""The virtual clock against times worked out by hand, and what must hold in every simulation.
 
-from dataclasses import replace
+Latencies, shared ports, contention and chunks are those of the clock in ``test_simulate_oracle.py``.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from ebbtide.ir.native import Verb
 from ebbtide.ir.occupancy import needed_bytes, pages_of, peak
 from ebbtide.ir.schedule import no_commands
 from ebbtide.ir.timeline import COMPUTE_LANE, SpanKind
-from ebbtide.ir.trace import Storage, StorageKind, Trace
+from ebbtide.ir.trace import Trace
 from ebbtide.simulator import Outcome, simulate
 from tests.helpers.make_steps import PAGE, R, W, disk, page_traces, parameter, step
 from tests.helpers.schedules import Command, schedule_of
@@ -63,12 +64,6 @@ def test_one_copy_that_is_hidden_costs_nothing() -> None:
     assert run(early, disk(), 10 * MB, *away(early, 0, 1, 2, 3)).step_ns == 12 * MS
 
 
-def test_latency_is_paid_once_a_copy() -> None:
-    trace = reads(2 * MB, 1, [1, 10, 1])
-    found = run(trace, disk(latency_ns=300_000), 10 * MB, *away(trace, 0, 1, 2, 2))
-    assert found.step_ns == 12 * MS + 2_300_000
-
-
 def test_two_copies_queue() -> None:
     trace = reads(2 * MB, 2, [1, 10, 1, 1])
     both = [*away(trace, 0, 1, 2, 3), *away(trace, 1, 1, 2, 3)]
@@ -76,41 +71,6 @@ def test_two_copies_queue() -> None:
     # Two reads of 2 ms begin with tick 2, which takes 1 ms; tick 3 waits for the other 3 ms.
     assert found.stalls[SpanKind.STALL_LATE] == 3 * MS
     assert found.step_ns == 13 * MS + 3 * MS
-
-
-def test_both_directions_share_a_link() -> None:
-    """Storage 1 comes back at tick 3, while storage 0 goes out; tick 4 needs storage 1."""
-    times = [MS, 20 * MS, MS, MS, 30 * MS, MS]
-    trace = step(times, [parameter(4 * MB, 6)] * 2, [(0, 2, W), (0, 5, R), (1, 0, W), (1, 4, R)])
-    commands = [evict(1, 1, 2), drop(1, 2), fetch(1, 3, 4), drop(1, 4, "file")]
-    commands += [evict(0, 3, 4), drop(0, 4)]
-
-    def wait_for_1(both: int | None) -> int:
-        machine = disk(both=both)
-        return int(run(trace, machine, 100 * MB, *commands, fetch(0, 5, 5)).stall_ns[4])
-
-    assert wait_for_1(None) == 3 * MS  # 4 MB at 1 GB/s, less the ms of tick 3
-    assert wait_for_1(10**9) == 7 * MS  # both at 0.5 GB/s
-    assert wait_for_1(15 * 10**8) == pytest.approx(4 * MB / 0.75 - MS, abs=2)
-
-
-def test_a_busy_link_stretches_compute() -> None:
-    slow = disk()
-    slow = replace(slow, links=tuple(replace(link, slows_compute=0.5) for link in slow.links))
-    trace = reads(2 * MB, 1, [1, 10, 10, 1])
-    # The copy out lasts 2 ms of tick 1, in which 2 / 1.5 ms of work are done; so does the copy in, in tick 2.
-    found = run(trace, slow, 10 * MB, *away(trace, 0, 1, 2, 3))
-    assert found.step_ns == pytest.approx(22 * MS + 2 * (2 - 2 / 1.5) * MS, abs=4)
-
-
-def test_a_copy_beside_an_operation_is_slower_than_one_that_compute_waits_for() -> None:
-    machine = disk()  # 1 GB/s each way
-    out, back = machine.links
-    links = (replace(out, beside_bytes_per_s=2 * 10**8), replace(back, beside_bytes_per_s=10**8))
-    trace = reads(2 * MB, 1, [1, 10, 10, 1])
-    # Out in the 10 ms of tick 1. Of the copy in, 1 MB comes in tick 2, and compute waits 1 ms for the rest.
-    found = run(trace, replace(machine, links=links), 10 * MB, *away(trace, 0, 1, 2, 3))
-    assert found.step_ns == pytest.approx(23 * MS, abs=4)
 
 
 def test_a_fetch_waits_for_room_until_the_eviction_is_done() -> None:
@@ -123,16 +83,6 @@ def test_a_fetch_waits_for_room_until_the_eviction_is_done() -> None:
     found = run(trace, disk(), 5 * MB, *commands)
     assert found.step_ns == (1 + 4 + 4) * 2 * MS
     assert found.rescues == 0
-
-
-def test_what_is_born_waits_for_room() -> None:
-    block = Storage(4 * MB, StorageKind.ACTIVATION, 1, 2)
-    trace = step([MS, MS, MS], [parameter(4 * MB, 3), block], [(0, 0, W), (1, 1, W)])
-    commands = [evict(0, 1, 1), drop(0, 1), fetch(0, 2, 0), drop(0, 0, "file")]
-    found = run(trace, disk(), 5 * MB, *commands)
-    assert found.stalls[SpanKind.STALL_ROOM] == 4 * MS
-    assert found.stalls[SpanKind.STALL_LATE] == 3 * MS  # tick 2 lasts 1 of the 4 ms
-    assert found.step_ns == 10 * MS
 
 
 def test_without_commands_the_safety_net_does_all() -> None:

@@ -1,4 +1,4 @@
-"""Operations in place, shared ports, chunks and several tiers, against times worked out by hand."""
+"""Operations in place, chunks and several tiers, against times worked out by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.check import check_plan
-from ebbtide.ir.machine import Compute, InPlace, Link, LinkGroup, Machine, Sharing, Tier
+from ebbtide.ir.machine import Compute, InPlace, Link, Machine, Tier
 from ebbtide.ir.native import Verb
 from ebbtide.ir.plan import Plan, PlanStatus, Stay
 from ebbtide.ir.timeline import SpanKind
@@ -23,11 +23,11 @@ MB = 1_000_000  # at 10**9 bytes a second, one takes one ms
 FAST = Tier("dram", InPlace.ALL, bytes_per_s=10**10)
 
 
-def machine(*slower: Tier, links: Sequence[Link] | None = None, groups: Sequence[LinkGroup] = ()) -> Machine:
+def machine(*slower: Tier, links: Sequence[Link] | None = None) -> Machine:
     """Links of 1 GB/s from and to the first tier, unless others are given."""
     if links is None:
         links = [link for tier in slower for link in (Link("dram", tier.name, 10**9), Link(tier.name, "dram", 10**9))]
-    return Machine("made up", Origin.ASSUMED, (FAST, *slower), tuple(links), tuple(groups))
+    return Machine("made up", Origin.ASSUMED, (FAST, *slower), tuple(links))
 
 
 PMM = Tier("pmm", InPlace.ALL, bytes_per_s=10**9, write_bytes_per_s=5 * 10**8)
@@ -131,30 +131,6 @@ def test_a_read_goes_on_in_place_until_the_copy_is_due() -> None:
     assert found.stalls[SpanKind.STALL_LATE] == pytest.approx((8 - 1 - 4.6) * MS)  # tick 3 counts on the copy
 
 
-def test_the_earlier_link_goes_first_at_a_port_that_serves_in_order() -> None:
-    file, host = Tier("file", InPlace.NOTHING), Tier("host", InPlace.NOTHING)
-    links = (
-        Link("file", "dram", 4 * 10**8, shares="port"),
-        Link("host", "dram", 10**9, shares="port"),
-        Link("dram", "file", 10**9),
-        Link("dram", "host", 10**9),
-    )
-    trace = step(
-        [MS, 50 * MS, MS], [parameter(4 * MB, 3), parameter(6 * MB, 3)], [(n, t, R) for n in (0, 1) for t in (0, 2)]
-    )
-    stays = []
-    for number, tier in ((0, "file"), (1, "host")):
-        stays += [Stay(number, "dram", 2, 2, 4), Stay(number, tier, 0, 1, 2)]
-
-    def late_ms(sharing: Sharing) -> float:
-        group = LinkGroup("port", 10**9, sharing=sharing)
-        return follow(trace, machine(host, file, links=links, groups=[group]), *stays).stalls[SpanKind.STALL_LATE] / MS
-
-    assert late_ms(Sharing.IN_ORDER) == 10.0  # 4 MB at 0.4 and 6 MB at 0.6 bytes per ns end together
-    # In proportion 0.4 : 1.0 of 1.0. The host's 6 MB end after 8.4 ms, with 2.4 MB of the file's; 1.6 MB at 0.4.
-    assert late_ms(Sharing.FAIR) == pytest.approx(8.4 + 1.6 / 0.4, abs=1e-3)
-
-
 @pytest.mark.parametrize(("chunk_bytes", "wait_ms"), [(None, 8.0), (MB, 5.0), (2 * MB, 6.0)])
 def test_chunks_let_a_fetch_follow_an_eviction_into_its_room(chunk_bytes: int | None, wait_ms: float) -> None:
     """Two parameters of 4 MB take turns in 4 MB: 4 ms out, 4 ms in, the first chunk apart at the same time."""
@@ -218,16 +194,6 @@ def test_what_is_written_after_the_operation_that_uses_it_leaves(times_ms: tuple
     found = simulate(schedule, trace, machine(FILE))
     assert found.demand_fetches == (0 if stays else 1)
     assert found.step_ns == 12 * MS + (0 if stays else 4 * MS)
-
-
-def test_what_somebody_waits_for_goes_before_the_next_chunk_of_another_copy() -> None:
-    """8 MB come from tick 0 on. In their second chunk, after 1.5 ms, tick 1 asks for 2 MB."""
-    trace = step([3 * MS // 2, MS, 20 * MS, MS], [parameter(8 * MB, 4), parameter(2 * MB, 4)], [(0, 3, R), (1, 1, R)])
-    drops = [Command(Verb.DROP, number, "dram", "file", at, at) for number, at in ((0, 0), (1, 2))]
-    fetch = Command(Verb.FETCH, 0, "file", "dram", 0, 3)
-    where = replace(machine(FILE), chunk_bytes=MB)
-    found = simulate(schedule_of([*drops, fetch], where, [Begin(0, "file"), Begin(1, "file")]), trace, where)
-    assert found.stall_ns.tolist() == [0, 5 * MS // 2, 0, 0]
 
 
 def test_what_was_half_gone_when_its_fetch_came_is_waited_for_when_that_is_due() -> None:

@@ -1,6 +1,7 @@
 """What the tests of the Python interface run in child processes."""
 
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,13 +56,8 @@ def _train(net: Net, session: ebbtide.Session | None, keeps: bool, evaluates: bo
             session.step()
             there = there and _torch.evict(first) == 0 and all(map(_torch.is_resident, first))
         if evaluates:
-            x = torch.randn(512, 256)
-            if session is None:
-                with torch.no_grad():
-                    losses.append(net(x).square().mean().item())
-            else:
-                with session.evaluating(), torch.no_grad():
-                    losses.append(net(x).square().mean().item())
+            with session.evaluating() if session is not None else nullcontext(), torch.no_grad():
+                losses.append(net(torch.randn(512, 256)).square().mean().item())
     return losses, there
 
 

@@ -67,11 +67,12 @@ class Beside:
     said: tuple[str, ...]
 
 
-def _trained(steps: int, within: Callable[[Run, ebbtide.Session], None], above_bytes: int = 0) -> Beside:
+def _trained(gate: Path, steps: int, within: Callable[[Run, ebbtide.Session], None], above_bytes: int = 0) -> Beside:
     """So many steps in all, those of ``within`` among them, which begins where the first plan is being made.
 
     In half of the peak, or within so much above what the process holds.
     """
+    hold_up(gate)
     plain = train_plainly(CASE, steps)
     fast: str | int = process.resident_bytes() + above_bytes if above_bytes else "50%"
     with warnings.catch_warnings(record=True) as caught:
@@ -90,8 +91,6 @@ def _trained(steps: int, within: Callable[[Run, ebbtide.Session], None], above_b
 
 
 def planned_beside_steps(gate: Path) -> Beside:
-    hold_up(gate)
-
     def within(ours: Run, session: ebbtide.Session) -> None:
         planning = planning_of(session)
         assert os.getpriority(os.PRIO_PROCESS, pid_of(session)) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
@@ -106,12 +105,11 @@ def planned_beside_steps(gate: Path) -> Beside:
         assert planning.activity() is None
         train(ours, 3, session)
 
-    return _trained(9, within)
+    return _trained(gate, 9, within)
 
 
 def killed_beside_steps(gate: Path) -> Beside:
     """As the kernel does where memory is short. The next one is waited for."""
-    hold_up(gate)
 
     def within(ours: Run, session: ebbtide.Session) -> None:
         train(ours, 1, session)
@@ -120,13 +118,12 @@ def killed_beside_steps(gate: Path) -> Beside:
         gate.touch()
         train(ours, 4, session)
 
-    return _trained(7, within)
+    return _trained(gate, 7, within)
 
 
 def a_step_without_room_beside_the_planner(gate: Path) -> tuple[Verdict, bool, bool, tuple[str, ...]]:
     """A size binds. A storage that has no room while something is set aside: whether that planner was killed by it, and
     whether the limit then was as before."""
-    hold_up(gate)
     found: list[bool] = []
 
     def within(ours: Run, session: ebbtide.Session) -> None:
@@ -143,13 +140,11 @@ def a_step_without_room_beside_the_planner(gate: Path) -> tuple[Verdict, bool, b
         gate.touch()
         train(ours, 4, session)
 
-    beside = _trained(7, within, above_bytes=160 * MIB)
+    beside = _trained(gate, 7, within, above_bytes=160 * MIB)
     return beside.verdict, found[0], found[1], beside.said
 
 
 def a_step_that_raises_meanwhile(gate: Path) -> Beside:
-    hold_up(gate)
-
     def within(ours: Run, session: ebbtide.Session) -> None:
         pid = pid_of(session)
         try:
@@ -163,12 +158,11 @@ def a_step_that_raises_meanwhile(gate: Path) -> Beside:
         assert planner_of(session).wait(200)
         train(ours, 2, session)
 
-    return _trained(5, within)
+    return _trained(gate, 5, within)
 
 
 def a_fork_meanwhile(gate: Path) -> Beside:
     """The forked child has the planner's pipes, and lives on until a plan is followed."""
-    hold_up(gate)
 
     def within(ours: Run, session: ebbtide.Session) -> None:
         stays, lets_go = os.pipe()
@@ -184,23 +178,21 @@ def a_fork_meanwhile(gate: Path) -> Beside:
         os.close(lets_go)
         assert os.waitpid(worker, 0)[1] == 0
 
-    return _trained(6, within)
+    return _trained(gate, 6, within)
 
 
 def the_end_meanwhile(gate: Path) -> Beside:
-    hold_up(gate)
-    return _trained(4, lambda ours, session: train(ours, 2, session))
+    return _trained(gate, 4, lambda ours, session: train(ours, 2, session))
 
 
 def the_end_meanwhile_with_a_plan_to_save(gate: Path) -> Beside:
     """The gate opens when it is said that the end waits."""
-    hold_up(gate)
 
     def within(ours: Run, session: ebbtide.Session) -> None:
         train(ours, 1, session)
         planning_of(session)._say = lambda text: gate.touch()
 
-    return _trained(3, within)
+    return _trained(gate, 3, within)
 
 
 def ctrl_c_meanwhile(gate: Path) -> tuple[str, ...]:
@@ -253,7 +245,6 @@ def ctrl_c_while_training_waits(gate: Path) -> tuple[Verdict, tuple[str, ...]]:
 
 def descriptors_closed_meanwhile(gate: Path) -> tuple[Beside, list[int]]:
     """Those of the planner; what the script opens then has their numbers. The sizes of its files at the end."""
-    hold_up(gate)
     closed = list[int]()
 
     def within(ours: Run, session: ebbtide.Session) -> None:
@@ -274,7 +265,7 @@ def descriptors_closed_meanwhile(gate: Path) -> tuple[Beside, list[int]]:
         assert planner.wait(200)
         train(ours, 4, session)
 
-    return _trained(7, within), [os.fstat(number).st_size for number in closed]
+    return _trained(gate, 7, within), [os.fstat(number).st_size for number in closed]
 
 
 def planned_anew_at_every_look(steps: int) -> tuple[Verdict, RunReport, int]:

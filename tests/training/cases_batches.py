@@ -6,7 +6,7 @@ before the optimizer's step, so that both runs take the same way.
 
 import gc
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def batch(rows: int) -> torch.Tensor:
 
 
 class Training:
-    """``plain``: no session, and too large a batch is refused as an allocator would."""
+    """``plain``: no session, and too large a batch is refused by itself."""
 
     def __init__(self, plain: bool) -> None:
         self.plain = plain
@@ -50,9 +50,13 @@ class Training:
     def step(self, rows: int) -> None:
         self.optimizer.zero_grad()
         self.net(batch(rows)).square().mean().backward()
+        self.refuse(rows)
+        self.optimizer.step()
+
+    def refuse(self, rows: int) -> None:
+        """As an allocator would, before the optimizer's step."""
         if self.plain and rows == TOO_MANY:
             raise RuntimeError(_KNOWN)
-        self.optimizer.step()
 
     def bits(self) -> list[bytes]:
         state = [value for state in self.optimizer.state.values() for value in state.values()]
@@ -65,18 +69,22 @@ def session() -> ebbtide.Session:
     return ebbtide.Session(fast=f"{fast // MIB}MiB", policy="demand", min_storage_bytes=4096, progress="off")
 
 
-def skips(training: Training) -> list[bytes]:
-    """And goes on."""
-    for rows in (256, 256, TOO_MANY, 256, TOO_MANY, 512):
+def skipping(training: Training, sizes: Sequence[int], step: Callable[[int], object]) -> list[bytes]:
+    """A step of each size. One that is refused has changed nothing, and training goes on."""
+    for rows in sizes:
         before = training.bits()
         try:
-            training.step(rows)
+            step(rows)
         except training.refusal:
             assert training.bits() == before
         else:
             assert rows < TOO_MANY
         gc.collect()
     return training.bits()
+
+
+def skips(training: Training) -> list[bytes]:
+    return skipping(training, (256, 256, TOO_MANY, 256, TOO_MANY, 512), training.step)
 
 
 def looks_for_one(training: Training) -> list[bytes]:
@@ -99,19 +107,13 @@ def skips_in_a_closure(training: Training) -> list[bytes]:
         training.optimizer.zero_grad()
         loss = training.net(batch(rows)).square().mean()
         loss.backward()
-        if training.plain and rows == TOO_MANY:
-            raise RuntimeError(_KNOWN)
+        training.refuse(rows)
         return loss
 
-    for rows in (256, TOO_MANY, 512):
-        before = training.bits()
-        try:
-            training.optimizer.step(lambda rows=rows: closure(rows))
-        except training.refusal:
-            assert training.bits() == before
-        else:
-            assert rows < TOO_MANY
-    return training.bits()
+    def step(rows: int) -> None:
+        training.optimizer.step(lambda: closure(rows))
+
+    return skipping(training, (256, TOO_MANY, 512), step)
 
 
 def skips_with_a_scaler(training: Training) -> list[bytes]:
@@ -121,23 +123,13 @@ def skips_with_a_scaler(training: Training) -> list[bytes]:
     def step(rows: int) -> None:
         training.optimizer.zero_grad()
         scaler.scale(training.net(batch(rows)).square().mean()).backward()
-        if training.plain and rows == TOO_MANY:
-            raise RuntimeError(_KNOWN)
+        training.refuse(rows)
         scaler.unscale_(training.optimizer)
         nn.utils.clip_grad_norm_(training.net.parameters(), 1.0)
         scaler.step(training.optimizer)
         scaler.update()
 
-    for rows in (256, TOO_MANY, 256, TOO_MANY, 512):
-        before = training.bits()
-        try:
-            step(rows)
-        except training.refusal:
-            assert training.bits() == before
-        else:
-            assert rows < TOO_MANY
-        gc.collect()
-    return training.bits()
+    return skipping(training, (256, TOO_MANY, 256, TOO_MANY, 512), step)
 
 
 def evaluates(training: Training) -> list[bytes]:
@@ -244,17 +236,14 @@ def after_an_evaluation_that_is_too_large() -> bool:
 def with_a_percentage() -> tuple[list[int], RunReport]:
     """The arena's share before and after a batch that is skipped, and the report."""
     shares = []
+
+    def step(rows: int) -> None:
+        training.step(rows)
+        shares.append(_torch.counters()["arena_limit_bytes"])
+
     with ebbtide.Session("25%", policy="demand", min_storage_bytes=4096, progress="off") as within:
         training = Training(plain=False)
-        for rows in (256, 256, 256, TOO_MANY, 256):
-            try:
-                training.step(rows)
-            except torch.OutOfMemoryError:
-                assert rows == TOO_MANY
-            else:
-                assert rows < TOO_MANY
-                shares.append(_torch.counters()["arena_limit_bytes"])
-            gc.collect()
+        skipping(training, (256, 256, 256, TOO_MANY, 256), step)
     return shares, within.report()
 
 

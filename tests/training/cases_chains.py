@@ -1,9 +1,9 @@
 """Storages that are made anew by what made their ingredients, too: these died, or changed, after they were read."""
 
 import copy
-import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 import ebbtide
 from ebbtide import _torch
+from tests.helpers.at_once import at_once
+from tests.training.looks_at_what_is_made_anew import recipes
 
 SIDE = 512
 NBYTES = SIDE * SIDE * 4
@@ -158,14 +160,9 @@ def _place_is_anothers_by_now(one: Tensor, other: Tensor) -> Tensor:
 @_ran_again(NBYTES)
 def _from_another_thread(one: Tensor, other: Tensor) -> Tensor:
     """Four ask for it at once, and one makes it."""
-    made, found = torch.tanh(one * other), list[Tensor]()
+    made = torch.tanh(one * other)
     _evict(made)
-    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return torch.stack(found)
+    return torch.stack(at_once(lambda: made * 2))
 
 
 @_ran_again(0)
@@ -203,19 +200,27 @@ def _operands() -> tuple[Tensor, Tensor]:
     return torch.randn(SIDE, SIDE, generator=generator), torch.randn(SIDE, SIDE, generator=generator)
 
 
+@contextmanager
+def _counted(one_in: int) -> Iterator[list[int]]:
+    """A session whose storages have recipes. Afterwards the list has the bytes that were made anew in it, and those of
+    ingredients."""
+    counts: list[int] = []
+    with ebbtide.Session(fast="1GiB"), recipes(one_in):
+        before = _torch.counters()
+        yield counts
+        after = _torch.counters()
+    counts += [after["made_anew_bytes"] - before["made_anew_bytes"]]
+    counts += [after["ingredient_bytes"] - before["ingredient_bytes"]]
+
+
 def chain(name: str, one_in: int) -> Chained:
     """Run a case where one in so many of what has recipes is an ingredient."""
     case, _ = CASES[name]
     with mock.patch.object(_torch, "evict", return_value=0):
         plain = case(*_operands())
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True, one_in)
-        before = _torch.counters()
+    with _counted(one_in) as counts:
         found = case(*_operands())
-        after = _torch.counters()
-        _torch.want_all_recipes(False)
         same = found.numpy().tobytes() == plain.numpy().tobytes()
-    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
     return Chained(same, *counts)
 
 
@@ -245,17 +250,13 @@ def loses_its_recipe() -> Chained:
         made = torch.empty_like(read)
         made.copy_(read)
         if meanwhile:
-            thread = threading.Thread(target=meanwhile.pop())
-            thread.start()
-            thread.join()
+            at_once(meanwhile.pop(), 1)
         return made
 
     library = _in_place_of_sigmoid(kernel)
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True, 1)
+    with _counted(1) as counts:
         one, other = _operands()
         expected = (one * other).sum()
-        before = _torch.counters()
         ingredient = one * other
         meanwhile.append(one.zero_)
         made = torch.sigmoid(ingredient)
@@ -263,10 +264,7 @@ def loses_its_recipe() -> Chained:
         del ingredient
         _evict(made, again)
         same = torch.equal(made.sum(), expected) and torch.equal(again, other)
-        after = _torch.counters()
-        _torch.want_all_recipes(False)
     del library
-    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
     return Chained(same, *counts)
 
 
@@ -281,8 +279,7 @@ def does_not_repeat() -> None:
         return made.add_(len(calls))
 
     library = _in_place_of_sigmoid(kernel)
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True, 1)
+    with ebbtide.Session(fast="1GiB"), recipes(1):
         one, _ = _operands()
         made = torch.tanh(torch.sigmoid(one))
         _evict(made)
@@ -305,9 +302,8 @@ def row(how: str, one_in: int) -> Chained:
         return made
 
     plain = last(torch.ones(1024)).numpy().tobytes()
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True, one_in)
-        before, links = _torch.counters(), [torch.ones(1024)]
+    with _counted(one_in) as counts:
+        links = [torch.ones(1024)]
         for _ in range(LINKS):
             links.append(links[-1] * 1.0001)
         found = links[-1]
@@ -317,10 +313,7 @@ def row(how: str, one_in: int) -> Chained:
         else:
             _evict(*links)
         same = (found.numpy() if how == "foreign" else found.clone().numpy()).tobytes() == plain
-        after = _torch.counters()
         del found, links
-        _torch.want_all_recipes(False)
-    counts = (after[key] - before[key] for key in ("made_anew_bytes", "ingredient_bytes"))
     return Chained(same, *counts)
 
 

@@ -3,7 +3,6 @@
 import copy
 import ctypes
 import errno
-import hashlib
 import io
 import os
 import pickle
@@ -326,10 +325,6 @@ def compiled() -> None:
         for wrapper in torch.Tensor.numpy, torch.Tensor.data_ptr, torch.Tensor.__dlpack__:
             for called in type(wrapper).__call__, wrapper._call:  # type: ignore[attr-defined]
                 assert torch._C._dynamo.eval_frame._debug_get_cache_entry_list(called.__code__) == []
-
-
-def digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def raw_address(folder: str) -> None:

@@ -5,7 +5,6 @@ with the bits of a plain run. What looks between steps is in ``cases_looks``.
 """
 
 import io
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import ebbtide
+from tests.helpers.at_once import at_once
+from tests.training import cases_in_backward
 from tests.training.cases_in_backward import (
-    FUSED,
+    STEPS,
     WIDTH,
     Both,
     Training,
     adamw,
+    checkpointed_step,
     gan_step,
     generator_and_discriminator,
     loss_of,
@@ -30,10 +31,10 @@ from tests.training.cases_in_backward import (
     plain_step,
     tokens,
     train,
+    variants_of,
 )
 from tests.training.cases_in_backward_refused import gives_a_closure, lbfgs, of_its_own, one_zeroes, two_of_the_same
 
-STEPS = 6
 Step = Callable[[Any, Any, int], None]
 Make = Callable[[Any], Any]
 
@@ -47,15 +48,7 @@ def session(policy: str = "demand", **named: Any) -> Iterator[ebbtide.Session]:
 
 
 def compare(step: Step, make: Make = adamw, steps: int = STEPS) -> ebbtide.RunReport:
-    """The report of a session that ended with the bits of a plain run, in which bytes moved."""
-    plain = train(step, make, steps).bits()
-    with session() as ours:
-        bits = train(step, make, steps).bits()
-    assert [name for name in plain if plain[name] != bits.get(name)] == []
-    assert plain.keys() == bits.keys()
-    report = ours.report()
-    assert sum(step.fetched_bytes.total for step in report.steps) > 0
-    return report
+    return cases_in_backward.compare(step, make, steps, session)
 
 
 def deferred(step: Step, make: Make = adamw, steps: int = STEPS) -> ebbtide.RunReport:
@@ -81,10 +74,7 @@ def clipped(net: Any, optimizer: Any, number: int, scaler: Any) -> None:
 def every_optimizer(name: str) -> list[str]:
     """Accumulated, unscaled and clipped gradients, a scheduler after each step, two groups, a tied weight; the variants
     tried."""
-    variants = ["only"] if name == "Muon" else ["loop", "foreach", *(["fused"] if name in FUSED else [])]
-    if name == "AdamW-tensor-lr":
-        variants = ["loop", "fused"]  # foreach takes none
-    for variant in variants:
+    for variant in variants_of(name):
         helpers: dict[int, tuple[Any, Any]] = {}
 
         def step(net: Any, optimizer: Any, number: int, helpers: dict[int, tuple[Any, Any]] = helpers) -> None:
@@ -96,7 +86,7 @@ def every_optimizer(name: str) -> list[str]:
             schedule.step()
 
         deferred(step, optimizer_in_groups(name, variant))
-    return variants
+    return variants_of(name)
 
 
 # ---- ways to train ------------------------------------------------------------------------------------------------
@@ -224,27 +214,11 @@ def changes_between_steps() -> None:
             net.layers[3].requires_grad_(False)
             del group["params"][2]
 
-    def bits(training: Training) -> dict[str, bytes]:
-        return training.bits()
-
-    plain = bits(train(step, adamw))
-    with session() as ours:
-        assert bits(train(step, adamw)) == plain
-    assert any("before its next use" in told for told in ours.report().updates)
+    assert any("before its next use" in told for told in compare(step).updates)
 
 
 def checkpointed(use_reentrant: bool) -> None:
-    """The forward pass is made again in the backward pass."""
-
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        optimizer.zero_grad()
-        x = net.embedding(tokens(number))
-        for part in (net.layers[1], net.layers[2], net.layers[1]):
-            x = checkpoint(lambda x, part=part: F.gelu(part(x)), x, use_reentrant=use_reentrant)
-        F.cross_entropy(x, tokens(number + 100)).backward()
-        optimizer.step()
-
-    deferred(step)
+    deferred(checkpointed_step((1, 2, 1), use_reentrant))
 
 
 def autocast_around_all() -> None:
@@ -252,9 +226,7 @@ def autocast_around_all() -> None:
 
     def step(net: Any, optimizer: Any, number: int) -> None:
         with torch.autocast("cpu", torch.bfloat16):
-            optimizer.zero_grad()
-            loss_of(net, number).backward()
-            optimizer.step()
+            plain_step(net, optimizer, number)
 
     deferred(step)
     deferred(step, lambda net: optim.Muon([p for p in thawed(net.layers) if p.ndim == 2], lr=1e-2))
@@ -459,17 +431,12 @@ def two_threads() -> None:
 
     def step(net: Any, optimizer: Any, number: int) -> None:
         plain_step(net, optimizer, number)
-        seen: list[float] = []
 
-        def evaluate() -> None:
+        def evaluate() -> float:
             with torch.no_grad():
-                seen.append(loss_of(net, number).item())
+                return loss_of(net, number).item()
 
-        threads = [threading.Thread(target=evaluate) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        seen = at_once(evaluate, 3)
         assert seen[0] == seen[1] == seen[2]
         optimizer.param_groups[0]["lr"] *= seen[0]
 
@@ -594,15 +561,10 @@ def deep_step(net: Any, optimizer: Any, number: int) -> None:
 def planned(folder: str) -> None:
     """Gradients live across the step's border: they leave in one step and return in the next, and the plan says so."""
 
-    def bits(steps: int) -> tuple[Any, Any]:
-        torch.manual_seed(0)
-        net = Deep()
-        optimizer = optim.AdamW(net.parameters(), lr=1e-2, fused=True)
-        for number in range(steps):
-            deep_step(net, optimizer, number)
-        return net, optimizer
+    def bits() -> dict[str, bytes]:
+        return train(deep_step, lambda net: optim.AdamW(net.parameters(), lr=1e-2, fused=True), 12, Deep).bits()
 
-    plain = Training.bits(of_objects(*bits(12)))
+    plain = bits()
     with ebbtide.Session(
         fast="33%",
         optimizer="deferred",
@@ -610,7 +572,7 @@ def planned(folder: str) -> None:
         save_trace=f"{folder}/step.trace",
         save_plan=f"{folder}/plan",
     ) as ours:
-        assert Training.bits(of_objects(*bits(12))) == plain
+        assert bits() == plain
     report = ours.report()
     steady = [step for step in report.steps if step.mode == "planned"][2:]
     assert len(steady) >= 3
@@ -630,10 +592,3 @@ def planned(folder: str) -> None:
     phases = [tick.phase for tick in trace.ticks]
     first_backward = phases.index("backward")
     assert phases[:first_backward].count("optimizer") >= 10
-    return
-
-
-def of_objects(net: Any, optimizer: Any) -> Training:
-    training = object.__new__(Training)
-    training.net, training.optimizer = net, optimizer
-    return training

@@ -1,8 +1,5 @@
 """What test_device_doors.py runs in child processes: who else has a device's memory finds it where it was."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,23 +8,14 @@ import ebbtide
 import ebbtide._torch as _torch
 from ebbtide.errors import SettingError
 from tests.device import lagging
+from tests.training.device_jobs import KEPT
 
-native = lagging.load()
+lagging.load()
 NUMBERS = 1 << 16
 
 
-@contextmanager
-def managed(chaos_rate: float = 0.0) -> Iterator[ebbtide.Session]:
-    with ebbtide.Session(
-        "100%",
-        device=lagging.DEVICE,
-        min_storage_bytes=4096,
-        host_bytes="64MiB",
-        policy="demand",
-        progress="off",
-        chaos_rate=chaos_rate,
-    ) as session:
-        yield session
+def managed(chaos_rate: float = 0.0) -> ebbtide.Session:
+    return ebbtide.Session("100%", policy="demand", chaos_rate=chaos_rate, **KEPT)
 
 
 def numbers() -> Tensor:
@@ -36,15 +24,6 @@ def numbers() -> Tensor:
 
 def leaves(tensor: Tensor) -> bool:
     return _torch.evict([tensor]) > 0
-
-
-def alone() -> None:
-    with managed():
-        tensor = numbers()
-        assert leaves(tensor)
-        assert not _torch.is_resident(tensor)
-        assert tensor.add_(1).sum().item() == 2 * NUMBERS
-    assert _torch.is_resident(tensor)
 
 
 def kept() -> None:
@@ -110,41 +89,3 @@ def imported() -> None:
         other.add_(1)
         assert not leaves(other)
         assert tensor.sum().item() == 2 * NUMBERS
-
-
-def lazily_cloned() -> None:
-    with managed():
-        tensor = numbers()
-        assert leaves(tensor)
-        clone = torch._lazy_clone(tensor)
-        assert not leaves(tensor)
-        clone.add_(1)
-        tensor.add_(2)
-        assert (tensor.sum().item(), clone.sum().item()) == (3 * NUMBERS, 2 * NUMBERS)
-
-
-def asked_for_its_address() -> None:
-    with managed() as _:
-        tensor = numbers()
-        assert leaves(tensor)
-        first = tensor.data_ptr()
-        assert _torch.is_resident(tensor)
-        assert not leaves(tensor)
-        assert tensor.data_ptr() == first
-        _torch.begin_step()
-        _torch.end_step()
-        assert leaves(tensor)
-        assert tensor.sum().item() == NUMBERS
-
-
-def in_a_graph() -> None:
-    with managed():
-        tensor, other = numbers(), numbers()
-        assert leaves(tensor)
-        _torch.suspend_device(True)  # as the beginning of a capture does
-        assert _torch.is_resident(tensor)
-        result = tensor + 1
-        _torch.suspend_device(False)
-        assert not leaves(tensor)
-        assert not leaves(result)
-        assert leaves(other)

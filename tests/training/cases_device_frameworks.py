@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ebbtide
 from tests.device import lagging
+from tests.training.device_jobs import KEPT
 
 lagging.load()
 STEPS = 10
@@ -76,9 +77,7 @@ def compare(name: str) -> tuple[tuple[str, ...], list[str], int, str]:
 
     plain, again = train(), train()
     assert all(torch.equal(again[key], plain[key]) for key in plain)
-    with ebbtide.Session(
-        "60%", device="lagging", min_storage_bytes=4096, host_bytes="64MiB", progress="off", wait_for_plan=True
-    ) as session:
+    with ebbtide.Session("60%", **KEPT) as session:
         ours = train()
     report = session.report()
     differs = tuple(key for key in plain if not torch.equal(ours[key], plain[key]))

@@ -1,37 +1,27 @@
 """What a script may do on the tests' device to a storage that is to be made anew, or to what that is made of."""
 
 import ctypes
-import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebbtide import _torch
-from tests.training.cases_device_memory import held, is_all, native, numbers, session
+from tests.device.lagging import held
+from tests.training import looks_at_what_is_made_anew as on_any_device
+from tests.training.cases_device_memory import is_all, native, numbers, session
 from tests.training.device_jobs import DEVICE
-
-Look = Callable[[Tensor, Tensor, Tensor], Tensor]
+from tests.training.looks_at_what_is_made_anew import Doubles, looks_of, made_of_two, recipes
 
 
 def _made() -> tuple[Tensor, Tensor, Tensor]:
-    """Two operands, and what is made of them."""
-    chance = torch.Generator().manual_seed(0)
-    one, other = (torch.randn(64, 64, generator=chance).to(DEVICE) for _ in range(2))
-    return one, other, torch.mul(one, other)
+    return made_of_two(64, DEVICE)
 
 
 def _operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return made + 1
-
-
-def _element(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    return torch.tensor([made[3, 5].item(), made.view(-1)[-1].item()])
 
 
 def _its_address(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -73,17 +63,6 @@ def _operand_read_before_that(one: Tensor, other: Tensor, made: Tensor) -> Tenso
     return made + first
 
 
-def _operand_resized(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    one.untyped_storage().resize_(0)
-    return made.clone()
-
-
-def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    one.data = torch.ones(64, 64, device=DEVICE)
-    other.set_(torch.zeros(4, device=DEVICE))  # type: ignore[call-overload]
-    return made.clone()
-
-
 def _operand_in_an_operator_of_others(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     """Its schema does not say that it writes there."""
     with torch.library._scoped_library("tests_of_ebbtide", "DEF") as library:
@@ -98,39 +77,11 @@ def _zeroes(x: Tensor) -> Tensor:
     return x.clone()
 
 
-def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    made.add_(one).relu_()
-    _torch.evict([made])
-    one.fill_(7)
-    return made.clone()
-
-
-def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    before = made.clone()
-    made.bernoulli_(0.5, generator=torch.Generator(DEVICE).manual_seed(1))
-    _torch.evict([made])
-    return made + before
-
-
 def _changed_by_no_operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     before = made + 1
     native.fill(made, 0)
     _torch.evict([made])
     return made + before
-
-
-def _chain(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    """What is made of it is away too."""
-    more = torch.sigmoid(made)
-    _torch.evict([more, made, one])
-    return more + made
-
-
-def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    more = torch.tanh(made)
-    _torch.evict([more, made])
-    del made
-    return more.clone()
 
 
 def _cast_and_product(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -147,24 +98,8 @@ def _autocast(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return product.float()
 
 
-def _from_other_threads(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    found = list[Tensor]()
-    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return torch.stack(found)
-
-
-class _Doubles(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
-        return torch.mul(out, 2, out=out) if function is torch.ops.aten.mul.Tensor else out
-
-
 def _in_a_mode(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    with _Doubles():
+    with Doubles():
         doubled = one * other
     _torch.evict([doubled])
     return doubled + made
@@ -177,11 +112,7 @@ def _a_setting_changes(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return made.clone()
 
 
-LOOKS: Mapping[str, Look] = {
-    name.removeprefix("_").replace("_", "-"): value
-    for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__annotations__", {}).keys() == {"one", "other", "made", "return"}
-}
+LOOKS = looks_of(vars(on_any_device) | globals())
 
 
 def names() -> list[str]:
@@ -192,8 +123,7 @@ def look(name: str) -> int:
     """Look at a storage that is away, or do something to what it was made of. Return the bytes that were made anew."""
     with mock.patch.object(_torch, "evict", return_value=0):
         plain = LOOKS[name](*_made()).cpu()
-    with session(remake="check"):
-        _torch.want_all_recipes(True)
+    with session(remake="check"), recipes():
         one, other, made = _made()
         assert _torch.recipes() >= 1
         assert _torch.evict([made]) > 0
@@ -201,7 +131,6 @@ def look(name: str) -> int:
         before = _torch.counters()
         found = LOOKS[name](one, other, made).cpu()
         after = _torch.counters()
-        _torch.want_all_recipes(False)
     assert found.tolist() == plain.tolist()
     return after["made_anew_bytes"] - before["made_anew_bytes"]
 
@@ -215,8 +144,7 @@ def copied(tensor: Tensor) -> int:
 
 def moves() -> None:
     """What is random or not in the table for accelerators moves; so does what a script made on two streams."""
-    with session():
-        _torch.want_all_recipes(True)
+    with session(), recipes():
         one, other, made = _made()
         assert copied(made) == 0
         assert copied(torch.rand(64, 64, device=DEVICE)) > 0
@@ -225,16 +153,13 @@ def moves() -> None:
         assert copied(torch.sort(one)[0]) > 0
         assert copied(torch.zeros(64, 64, device=DEVICE).index_add_(0, torch.arange(64, device=DEVICE), one)) > 0
         assert copied(one.clone().scatter_add_(0, torch.zeros(64, 64, dtype=torch.long, device=DEVICE), other)) > 0
-        _torch.want_all_recipes(False)
 
 
 def struck() -> None:
-    with session(remake="-aten::mul"):
-        _torch.want_all_recipes(True)
+    with session(remake="-aten::mul"), recipes():
         one, other, made = _made()
         assert copied(made) > 0
         assert copied(one + other) == 0
-        _torch.want_all_recipes(False)
 
 
 def leaves_again() -> None:
@@ -252,8 +177,7 @@ def leaves_again() -> None:
 def before_another_stream() -> None:
     """An operator of another stream waits until the storage's own has made it."""
     ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
-    with session():
-        _torch.want_all_recipes(True, one_in=0)
+    with session(), recipes(0):
         made = numbers(3) * 2
         assert copied(made) == 0
         other.wait_stream(ours)
@@ -267,14 +191,12 @@ def before_another_stream() -> None:
                 assert not other.query()
         other.synchronize()
         assert is_all(result, 6)
-        _torch.want_all_recipes(False)
 
 
 def of_what_two_streams_read() -> None:
     """It is not kept for a recipe: who gives it back waits for what he knows of."""
     ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
-    with session():
-        _torch.want_all_recipes(True)
+    with session(), recipes():
         read = numbers(3)
         other.wait_stream(ours)
         with other:
@@ -282,13 +204,11 @@ def of_what_two_streams_read() -> None:
         ours.wait_stream(other)
         assert copied(read * 2) > 0
         assert is_all(kept, 4)
-        _torch.want_all_recipes(False)
 
 
 def out_of_memory() -> None:
     """Who uses it gets an error, and what follows goes well."""
-    with session():
-        _torch.want_all_recipes(True, one_in=0)
+    with session(), recipes(0):
         one = numbers(3)
         made = one * 2
         assert copied(made) == 0
@@ -303,13 +223,11 @@ def out_of_memory() -> None:
         native.set_capacity(1 << 30)
         assert is_all(made, 6)
         assert is_all(one, 3)
-        _torch.want_all_recipes(False)
 
 
 def other_bytes(remake: str) -> None:
     """Nobody sees it when memory is written to by its address later than the step in which somebody asked for that."""
-    with session(remake=remake):
-        _torch.want_all_recipes(True, one_in=0)
+    with session(remake=remake), recipes(0):
         one = numbers(3)
         address = one.data_ptr()
         _torch.unpin_on_device(one)
@@ -318,4 +236,3 @@ def other_bytes(remake: str) -> None:
         ctypes.memset(address, 0, 4)
         assert copied(made) == 0
         assert not is_all(made, 6)
-        _torch.want_all_recipes(False)

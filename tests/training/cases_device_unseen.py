@@ -164,6 +164,7 @@ def cloned_lazily() -> None:
             if ends_before:
                 opened.__exit__(None, None, None)
             clone, filled = torch._lazy_clone(tensor), torch._lazy_clone(tensor)
+            assert ends_before or _torch.evict([tensor]) == 0
             native.fill(filled, 0)
             tensor.add_(1)
             if not ends_before:

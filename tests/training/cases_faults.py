@@ -6,7 +6,6 @@ import faulthandler
 import os
 import signal
 import sys
-import threading
 import time
 
 import torch
@@ -14,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import ebbtide
 from ebbtide import _torch
+from tests.helpers.at_once import at_once
 
 N = 3 << 20
 
@@ -50,13 +50,7 @@ def writes_past_torch() -> None:
 
 def another_thread_touches() -> None:
     with managed_tensor() as (tensor, content):
-        found: list[bytes] = []
-        threads = [threading.Thread(target=lambda: found.append(raw_bytes(tensor))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == [content] * 4
+        assert at_once(lambda: raw_bytes(tensor)) == [content] * 4
 
 
 def faulthandler_first() -> None:
@@ -125,19 +119,15 @@ def a_thread_of_another_language_blocks_signals() -> None:
     """Nothing of Python's changes its mask: the first operator does."""
     with managed_tensor() as (tensor, content):
         blocked = (ctypes.c_ulong * 16)(*[~0 & (1 << 64) - 1] * 16)
-        found: list[bytes] = []
 
-        def look() -> None:
+        def look() -> bytes:
             assert ctypes.CDLL(None).pthread_sigmask(signal.SIG_BLOCK, blocked, None) == 0
             assert blocks_faults_by_the_kernel()
             assert tensor[5] == 5
             assert _torch.evict([tensor]) > 0
-            found.append(raw_bytes(tensor))
+            return raw_bytes(tensor)
 
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        assert found == [content]
+        assert at_once(look, 1) == [content]
 
 
 def blocks_faults_by_the_kernel() -> bool:

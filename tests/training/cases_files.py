@@ -2,13 +2,11 @@
 
 import io
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, Dataset
 
 import ebbtide
@@ -18,7 +16,6 @@ from tests.training.same_bits import CASES, Run, Snapshot, begin, train, train_p
 
 FAST = "50%"
 NAME = "weight-averaging"
-NAMED = ("weight", "buffer")
 
 
 def _trained_and_evicted() -> tuple[Snapshot, Run]:
@@ -39,47 +36,18 @@ def evict(run: Run) -> None:
     assert len(away) >= 6
 
 
-def _same_weights(plain: Snapshot, loaded: Mapping[str, torch.Tensor]) -> bool:
-    """The loaded tensors (weights and buffers) hold what the plain run ended with."""
-    expected = {name.split()[1]: value for name, value in plain.tensors.items() if name.split()[0] in NAMED}
-    return expected.keys() == loaded.keys() and all(
-        bytes(loaded[name].reshape(-1).view(torch.uint8).numpy()) == content
-        for name, (_, _, content) in expected.items()
-    )
-
-
 def torch_save_and_load(folder: str) -> None:
+    """What is saved comes from storages that are away, and what is loaded goes to such."""
     plain, ours = _trained_and_evicted()
     path = Path(folder) / "checkpoint.pt"
     torch.save({"model": ours.model.state_dict(), "optimizer": ours.optimizer.state_dict()}, path)
     loaded = torch.load(path, weights_only=True)
-    assert _same_weights(plain, loaded["model"])
+    for tensor in ours.model.state_dict().values():
+        tensor.zero_()
     evict(ours)
     ours.model.load_state_dict(loaded["model"])
     ours.optimizer.load_state_dict(loaded["optimizer"])
     assert plain.differences(ours) == ()
-
-
-def safetensors_save_and_load(folder: str) -> None:
-    plain, ours = _trained_and_evicted()
-    path = Path(folder) / "model.safetensors"
-    save_file(ours.model.state_dict(), path)
-    assert _same_weights(plain, load_file(path))
-
-
-def kernel_reads_from(folder: str) -> None:
-    """``write()`` straight from an evicted tensor, and NumPy's door to the same."""
-    _, ours = _trained_and_evicted()
-    weight = ours.model.network[2].weight.detach()
-    content = weight.clone().numpy().tobytes()
-    path = Path(folder) / "bytes"
-    _torch.evict([weight])
-    with path.open("wb", buffering=0) as file:
-        assert file.write(memoryview(weight.numpy()).cast("B")) == weight.nbytes
-    assert path.read_bytes() == content
-    _torch.evict([weight])
-    weight.numpy().tofile(path)
-    assert path.read_bytes() == content
 
 
 def kernel_writes_into(folder: str) -> None:

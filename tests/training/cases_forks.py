@@ -33,6 +33,12 @@ class Trained:
         self.optimizer.zero_grad()
         self.model(torch.randn(64, 1024)).square().mean().backward()
 
+    def train(self, session: ebbtide.Session) -> None:
+        for _ in range(3):
+            with session.step():
+                self.begin()
+                self.optimizer.step()
+
 
 def numbers(seed: int) -> torch.Tensor:
     return torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed))
@@ -78,10 +84,7 @@ WAYS: dict[str, Callable[[torch.Tensor, bytes], bool]] = {
 
 def births(session: ebbtide.Session, trained: Trained, early: torch.Tensor) -> Iterator[torch.Tensor]:
     """Data born before the session, between two steps, and inside one, each given out at such a moment."""
-    for _ in range(3):
-        with session.step():
-            trained.begin()
-            trained.optimizer.step()
+    trained.train(session)
     yield early
     yield numbers(1)
     with session.step():
@@ -126,10 +129,7 @@ def a_worker_reads_training_state(what: str) -> None:
     """Ends in the loader's error; nothing may come out of it before that."""
     trained = Trained()
     with ebbtide.Session(fast="100%") as session:
-        for _ in range(3):
-            with session.step():
-                trained.begin()
-                trained.optimizer.step()
+        trained.train(session)
         weight = trained.model.weight
         touched = {
             "parameter": weight.detach(),
@@ -145,10 +145,7 @@ def a_child_asks_for_an_array_of_training_state() -> None:
     """By a way that can raise, it does."""
     trained = Trained()
     with ebbtide.Session(fast="100%") as session:
-        for _ in range(3):
-            with session.step():
-                trained.begin()
-                trained.optimizer.step()
+        trained.train(session)
         pid = os.fork()
         if pid == 0:
             try:

@@ -6,8 +6,8 @@ not allow are in cases_in_backward_refused.py.
 """
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,12 +62,13 @@ class Training:
     """A net and its optimizer, from a seed."""
 
     make: Callable[[nn.Module], Any]
+    kind: Callable[[], nn.Module] = Net
     net: nn.Module = field(init=False)
     optimizer: Any = field(init=False)
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        self.net = Net()
+        self.net = self.kind()
         self.optimizer = self.make(self.net)
 
     def bits(self) -> dict[str, bytes]:
@@ -83,8 +84,13 @@ def adamw(net: nn.Module) -> optim.Optimizer:
     return optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-2)
 
 
-def train(step: Callable[..., None], make: Callable[[nn.Module], Any], steps: int = STEPS) -> Training:
-    training = Training(make)
+def train(
+    step: Callable[..., None],
+    make: Callable[[nn.Module], Any],
+    steps: int = STEPS,
+    kind: Callable[[], nn.Module] = Net,
+) -> Training:
+    training = Training(make, kind)
     for number in range(steps):
         step(training.net, training.optimizer, number)
     return training
@@ -96,11 +102,16 @@ def session() -> Iterator[ebbtide.Session]:
         yield ours
 
 
-def compare(step: Callable[..., None], make: Callable[[nn.Module], Any] = adamw) -> ebbtide.RunReport:
+def compare(
+    step: Callable[..., None],
+    make: Callable[[nn.Module], Any] = adamw,
+    steps: int = STEPS,
+    begin: Callable[[], AbstractContextManager[ebbtide.Session]] = session,
+) -> ebbtide.RunReport:
     """The report of a session that ended with the bits of a plain run, in which bytes moved."""
-    plain = train(step, make).bits()
-    with session() as ours:
-        bits = train(step, make).bits()
+    plain = train(step, make, steps).bits()
+    with begin() as ours:
+        bits = train(step, make, steps).bits()
     assert [name for name in plain if plain[name] != bits.get(name)] == []
     assert plain.keys() == bits.keys()
     report = ours.report()
@@ -162,12 +173,15 @@ def optimizer_in_groups(name: str, variant: str) -> Callable[[nn.Module], optim.
     return make
 
 
+def variants_of(name: str) -> list[str]:
+    if name == "AdamW-tensor-lr":
+        return ["loop", "fused"]  # foreach takes none
+    return ["only"] if name == "Muon" else ["loop", "foreach", *(["fused"] if name in FUSED else [])]
+
+
 def every_optimizer(name: str) -> list[str]:
     """With a scheduler that steps after each step, and parameters that are not used in each; the variants tried."""
-    variants = ["only"] if name == "Muon" else ["loop", "foreach", *(["fused"] if name in FUSED else [])]
-    if name == "AdamW-tensor-lr":
-        variants = ["loop", "fused"]  # foreach takes none
-    for variant in variants:
+    for variant in variants_of(name):
         schedulers: dict[int, optim.lr_scheduler.LRScheduler] = {}
         sometimes = not (name.startswith("SGD-") and variant == "fused")  # PyTorch's own wants all buffers or none
 
@@ -189,7 +203,7 @@ def every_optimizer(name: str) -> list[str]:
             stateless(step, optimizer_in_groups(name, variant))
         else:
             early(step, optimizer_in_groups(name, variant))
-    return variants
+    return variants_of(name)
 
 
 def stateless(step: Callable[..., None], make: Callable[[nn.Module], Any]) -> None:
@@ -204,18 +218,23 @@ def stateless(step: Callable[..., None], make: Callable[[nn.Module], Any]) -> No
 # ---- other ways to train that work --------------------------------------------------------------------------------
 
 
-def checkpointed(use_reentrant: bool) -> None:
-    """The forward pass is made again in the backward pass, from parameters that have not been updated yet."""
+def checkpointed_step(layers: Sequence[int], use_reentrant: bool) -> Callable[..., None]:
+    """A step whose forward pass through these layers is made again in the backward pass."""
 
     def step(net: Any, optimizer: Any, number: int) -> None:
         optimizer.zero_grad()
         x = net.embedding(tokens(number))
-        for part in (net.layers[0], net.layers[2], net.layers[3]):
+        for part in (net.layers[layer] for layer in layers):
             x = checkpoint(lambda x, part=part: F.gelu(part(x)), x, use_reentrant=use_reentrant)
         F.cross_entropy(x, tokens(number + 100)).backward()
         optimizer.step()
 
-    early(step)
+    return step
+
+
+def checkpointed(use_reentrant: bool) -> None:
+    """From parameters that have not been updated yet."""
+    early(checkpointed_step((0, 2, 3), use_reentrant))
 
 
 def autocast_around_all_but_step() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from ebbtide.errors import OrderError
 from tests.training.cases_in_backward import (
     WIDTH,
     Both,
     adamw,
+    checkpointed_step,
     compare,
     loss_of,
     plain_step,
@@ -29,43 +29,48 @@ LATER = 3
 """A step in which updates are early, if they ever are."""
 
 
+Step = Callable[[Any, Any, int], None]
+
+
+def before_step(act: Step) -> Step:
+    """A step of training that does this between its backward pass and the optimizer's step."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        act(net, optimizer, number)
+        optimizer.step()
+
+    return step
+
+
 # ---- left as written ----------------------------------------------------------------------------------------------
 
 
+@before_step
 def accumulates(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     loss_of(net, number + 50).backward()
-    optimizer.step()
 
 
+@before_step
 def clips(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-    optimizer.step()
 
 
+@before_step
 def reads_gradients(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     [p.grad for p in net.parameters()]
-    optimizer.step()
 
 
+@before_step
 def reads_parameters(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     net.norm.weight.detach().sum()
-    optimizer.step()
 
 
+@before_step
 def reads_state(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     for state in optimizer.state.values():
         state["exp_avg"].sum()
-    optimizer.step()
 
 
 def scales(net: Any, optimizer: Any, number: int) -> None:
@@ -76,18 +81,14 @@ def scales(net: Any, optimizer: Any, number: int) -> None:
     scaler.update()
 
 
+@before_step
 def schedules_before_step(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     optimizer.param_groups[0]["lr"] *= 0.5
-    optimizer.step()
 
 
+@before_step
 def loads_before_step(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     optimizer.load_state_dict(optimizer.state_dict())
-    optimizer.step()
 
 
 def keeps_gradients(net: Any, optimizer: Any, number: int) -> None:
@@ -127,20 +128,12 @@ def steps_compiled(net: Any, optimizer: Any, number: int) -> None:
     optimizer.compiled()
 
 
-def checkpoints_tied_layers(net: Any, optimizer: Any, number: int) -> None:
-    """Each of its two backward passes within the backward pass completes the layer's gradient."""
-    optimizer.zero_grad()
-    x = net.embedding(tokens(number))
-    for part in (net.layers[1], net.layers[2], net.layers[1]):
-        x = checkpoint(lambda x, part=part: F.gelu(part(x)), x, use_reentrant=True)
-    F.cross_entropy(x, tokens(number + 100)).backward()
-    optimizer.step()
+checkpoints_tied_layers = checkpointed_step((1, 2, 1), use_reentrant=True)
+"""Each of its two backward passes within the backward pass completes the layer's gradient."""
 
 
+@before_step
 def steps_twice(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
-    optimizer.step()
     optimizer.step()
 
 
@@ -250,19 +243,15 @@ def refused(name: str) -> tuple[str, ...]:
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 
+@before_step
 def evaluates_before_step(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     with torch.no_grad():
         loss_of(net, number)
-    optimizer.step()
 
 
+@before_step
 def saves_before_step(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     net.state_dict()
-    optimizer.step()
 
 
 def skips_after_backward(net: Any, optimizer: Any, number: int) -> None:
@@ -295,19 +284,15 @@ def hooks_late(net: Any, optimizer: Any, number: int) -> None:
     plain_step(net, optimizer, number)
 
 
+@before_step
 def changes_a_parameter(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     with torch.no_grad():
         net.norm.weight.mul_(0.9)
-    optimizer.step()
 
 
+@before_step
 def changes_data(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     net.norm.weight.data.mul_(0.9)
-    optimizer.step()
 
 
 def reads_through_a_view(net: Any, optimizer: Any, number: int) -> None:
@@ -351,33 +336,25 @@ def looks_at_a_storage(name: str) -> Callable[..., None]:
     return step
 
 
+@before_step
 def changes_how_operators_compute(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     torch.set_num_threads(torch.get_num_threads())
-    optimizer.step()
 
 
+@before_step
 def replaces_state(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     optimizer.state.clear()
-    optimizer.step()
 
 
+@before_step
 def replaces_state_of_one(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     optimizer.state[net.norm.weight]["exp_avg"] = torch.zeros(WIDTH)
-    optimizer.step()
 
 
+@before_step
 def swallows_what_clipping_says(net: Any, optimizer: Any, number: int) -> None:
-    optimizer.zero_grad()
-    loss_of(net, number).backward()
     with suppress(Exception):
         nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-    optimizer.step()
 
 
 class Stop(Exception):

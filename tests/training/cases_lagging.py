@@ -41,9 +41,9 @@ def conv() -> tuple[nn.Module, Batch]:
     return net, (torch.randn(4, 3, 16, 16), torch.randint(10, (4,)))
 
 
-def gpt(dropout: float = 0.0) -> tuple[nn.Module, Batch]:
+def gpt() -> tuple[nn.Module, Batch]:
     sizes = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=97, n_positions=16, bos_token_id=0, eos_token_id=0)
-    sizes.resid_pdrop = sizes.embd_pdrop = sizes.attn_pdrop = dropout
+    sizes.resid_pdrop = sizes.embd_pdrop = sizes.attn_pdrop = 0.0
     sizes._attn_implementation = "eager"  # of the fused ones, each device has its own
     tokens = torch.randint(97, (3, 17))
     return GPT2LMHeadModel(sizes), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -109,12 +109,6 @@ def trains_as_the_cpu_does(name: str) -> None:
     assert {operator for operator, (_, waited_for) in native.calls().items() if waited_for} == set()
 
 
-def autocast(net: nn.Module, batch: Batch) -> Tensor:
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        assert F.linear(batch[0], batch[0]).dtype == torch.bfloat16
-        return loss_of(net, batch)
-
-
 def checkpointed(net: nn.Module, batch: Batch) -> Tensor:
     assert isinstance(net, nn.Sequential)
     hidden = checkpoint(net[:-1], batch[0], use_reentrant=False)
@@ -133,29 +127,12 @@ def with_dropout() -> tuple[nn.Module, Batch]:
     return net.insert(1, nn.Dropout(0.3)), batch
 
 
-def trains_with_autocast() -> None:
-    first = train(DEVICE, loss_of=autocast)
-    assert first == train(DEVICE, loss_of=autocast)
-    assert first != train(DEVICE)
-
-
 def trains_with_checkpoints() -> None:
     """The mask of the dropout is drawn again in the backward pass."""
     plain = train(DEVICE, with_dropout)
     assert plain == train(DEVICE, with_dropout, loss_of=checkpointed)
     assert plain == train(DEVICE, with_dropout, loss_of=reentrant)
     assert plain != train(DEVICE)
-
-
-def trains_with_dropout() -> None:
-    """With the attention that PyTorch chooses, too."""
-
-    def make() -> tuple[nn.Module, Batch]:
-        net, batch = gpt(dropout=0.1)
-        net.set_attn_implementation("sdpa")
-        return net, batch
-
-    assert train(DEVICE, make) == train(DEVICE, make)
 
 
 def trains_on_another_stream() -> None:

@@ -6,7 +6,6 @@ Each returns what it saw, which is what is seen without a session. And what come
 import io
 import os
 import tempfile
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebbtide.errors import OrderError
+from tests.helpers.at_once import at_once
 from tests.training.cases_deferred import clipped, session
 from tests.training.cases_in_backward import WIDTH, Training, adamw, loss_of, plain_step, tokens, train
 
@@ -59,14 +59,6 @@ def scripted_file(tensor: Tensor) -> bytes:
     return as_bytes(loaded.weight)
 
 
-def summed_in_another_thread(tensor: Tensor) -> bytes:
-    seen: list[bytes] = []
-    thread = threading.Thread(target=lambda: seen.append(as_bytes(tensor)))
-    thread.start()
-    thread.join()
-    return seen[0]
-
-
 def through_dlpack(tensor: Tensor) -> bytes:
     return as_bytes(torch.from_dlpack(tensor.data))
 
@@ -109,7 +101,7 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "slice of a storage": lambda tensor: as_bytes(
         torch.empty(0).set_(tensor.data.untyped_storage()[:4096])  # type: ignore[call-overload]
     ),
-    "thread": summed_in_another_thread,
+    "thread": lambda tensor: at_once(lambda: as_bytes(tensor), 1)[0],
     "sparse": lambda tensor: as_bytes(torch.sparse_coo_tensor([[0]], tensor.data[:1]).to_dense()),
 }
 

@@ -26,6 +26,7 @@ import ebbtide
 from ebbtide import _torch
 from ebbtide.errors import PlatformError, SessionError
 from ebbtide.units import GIB, MIB
+from tests.helpers.at_once import at_once
 from tests.helpers.zoo_features import mlp
 from tests.training.same_bits import CASES, Run, Snapshot, begin, step, train, train_in_turn, train_plainly
 
@@ -51,22 +52,6 @@ def check_same(plain: Snapshot, ours: Run, session: ebbtide.Session) -> None:
 # ---- threads, forks, signals -------------------------------------------------------------------------------------
 
 
-def in_thread(function: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            function()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-
-
 def a_session_in_a_thread() -> None:
     """Begun, used and ended by a thread, while the main thread waits; then one that only its steps are made by."""
     plain = train_plainly(BASE, STEPS)
@@ -77,11 +62,11 @@ def a_session_in_a_thread() -> None:
             train(ours, STEPS, session)
         check_same(plain, ours, session)
 
-    in_thread(whole)
+    at_once(whole, 1)
     gc.collect()
     with ebbtide.Session(fast=FAST) as session:
         ours = begin(BASE)
-        in_thread(lambda: train(ours, STEPS, session))
+        at_once(lambda: train(ours, STEPS, session), 1)
     check_same(plain, ours, session)
 
 

@@ -40,13 +40,6 @@ def with_a_post_hook() -> tuple[str, ...]:
     return compare(plain_step, make).updates
 
 
-LEFT = {each.__name__: each for each in (listed_twice, in_the_same_memory, with_a_post_hook)}
-
-
-def left(name: str) -> tuple[str, ...]:
-    return LEFT[name]()
-
-
 def settings_of_the_process() -> None:
     """They change between a step and what looks at its parameters."""
 
@@ -70,13 +63,6 @@ def an_array_as_rate() -> None:
         optimizer.param_groups[0]["lr"] *= 0.5
 
     deferred(step, make)
-
-
-WAYS = {each.__name__: each for each in (settings_of_the_process, an_array_as_rate)}
-
-
-def way(name: str) -> None:
-    WAYS[name]()
 
 
 def goes_on(net: Any, optimizer: Any, before: list[Tensor]) -> None:

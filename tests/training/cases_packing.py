@@ -13,7 +13,7 @@ from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.trace import Trace
 from tests.helpers.zoo import Case
-from tests.training.same_bits import Verdict, begin, step, train_plainly, verdict
+from tests.training.same_bits import Verdict, begin, train, train_plainly, verdict
 
 STEPS = 6
 CAPACITY = 64 * 2**20
@@ -76,8 +76,7 @@ def compare(name: str, folder: str, fast: str = "50%") -> tuple[Verdict, tuple[i
         for at in range(STEPS):
             if at == STEPS - 1:
                 before = _torch.counters()
-            with session.step():
-                step(ours)
+            train(ours, 1, session)
         after = _torch.counters()
         written, read = (
             tuple(now - then for now, then in zip(after[key], before[key], strict=True))
@@ -90,8 +89,5 @@ def packed_without(folder: str) -> set[int | None]:
     """What the storages of a run with no such tier pack to."""
     trace = Path(folder) / "trace"
     with ebbtide.Session(fast="50%", save_trace=trace) as session:
-        ours = begin(CASES["relu"])
-        for _ in range(4):
-            with session.step():
-                step(ours)
+        train(begin(CASES["relu"]), 4, session)
     return {row.packed_bytes for row in load(trace, Trace).storages}

@@ -81,33 +81,6 @@ def a_bucket_costs_what_is_touched() -> None:
         assert _torch.counters()["live_peak_bytes"] <= 8 * MIB  # of one piece, of four times the least
 
 
-def rows_are_gathered_from_a_buffer(how: str) -> None:
-    gathers: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-        "index": lambda buffer, index: buffer[index],
-        "index from the end": lambda buffer, index: buffer[index - ROWS],
-        "index_select": lambda buffer, index: buffer.index_select(0, index),
-        "embedding": lambda buffer, index: torch.nn.functional.embedding(index.reshape(4, -1), buffer),
-        "int32": lambda buffer, index: buffer[index.int()],
-    }
-    indices = [torch.randint(ROWS, (256,), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
-    features = _features()
-    expected = [gathers[how](features, index) for index in indices]
-    del features
-    with _bounded():
-        buffer = _features()
-        for index, rows in zip(indices, expected, strict=True):
-            gathered = gathers[how](buffer, index)
-            assert gathered.shape == rows.shape
-            assert gathered.stride() == rows.stride()
-            assert torch.equal(gathered, rows)
-        try:
-            gathers[how](buffer, torch.tensor([0, 0, 3, 10 * ROWS]))
-        except IndexError:
-            pass
-        else:
-            raise AssertionError("an index out of range was accepted")
-
-
 def a_buffer_is_written_slice_by_slice() -> None:
     expected = (_features() * 2).sum(1)
     with _bounded():

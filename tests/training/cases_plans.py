@@ -60,9 +60,20 @@ def _distorted(how: str, rows: list[Any], n_ticks: int, n_storages: int) -> list
     )
 
 
-def _plan_here(planner: Any) -> None:
+def plan_here(planner: Any) -> None:
     """Sessions of this process plan in it, so that what is replaced here is seen."""
     session_module.asks_child = lambda _policy, _plan: ask_here(lambda job: carry_out(job, planner))
+
+
+def links_carry(bytes_per_s: int) -> None:
+    """Sessions of this process take this for what was measured of each link."""
+    real = session_module.machine_for
+
+    def machine_for(settings: Settings, spill: Sequence[Path], say: Any) -> Any:
+        machine = real(settings, spill)
+        return replace(machine, links=tuple(replace(link, bytes_per_s=bytes_per_s) for link in machine.links))
+
+    session_module.machine_for = machine_for
 
 
 def compare_under_wrong_plan(name: str, how: str) -> Verdict:
@@ -78,13 +89,12 @@ def compare_under_wrong_plan(name: str, how: str) -> Verdict:
         return replace(columns, commands=replace(columns.commands, **commands, due=table[:, 0]))
 
     plan_job.schedule_columns = wrong
-    _plan_here(planner_named("ebbtide"))
+    plan_here(planner_named("ebbtide"))
     return compare(name, "50%", STEPS)
 
 
 def save_plan(name: str, plan_file: str, trace_file: str) -> None:
-    settings = replace(Settings.from_environment(), save_plan=plan_file, save_trace=trace_file)
-    with ebbtide.Session(fast="50%", settings=settings) as session:
+    with ebbtide.Session(fast="50%", save_plan=plan_file, save_trace=trace_file) as session:
         train(begin(CASES[name]), 3, session)
 
 
@@ -92,10 +102,9 @@ def compare_under_plan_in(name: str, plan_file: str) -> tuple[Verdict, int]:
     """The case with a plan from a file, and how often a warning said that it was made for another step."""
     case = CASES[name]
     plain = train_plainly(case, STEPS)
-    settings = replace(Settings.from_environment(), plan=plan_file)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with ebbtide.Session(fast="50%", settings=settings) as session:
+        with ebbtide.Session(fast="50%", plan=plan_file) as session:
             ours = begin(case)
             train(ours, STEPS, session)
     said = sum("other storages" in str(warning.message) for warning in caught)
@@ -121,8 +130,7 @@ def known_accesses() -> dict[str, list[tuple[str, int]]]:
     """The operators and modes of the accesses to ``filled``, the weight, its gradient and its momentum, as traced."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.trace"
-        settings = replace(Settings.from_environment(), save_trace=str(path))
-        with ebbtide.Session(fast="90%", settings=settings) as session:
+        with ebbtide.Session(fast="90%", save_trace=path) as session:
             model = Known()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
             for _ in range(3):
@@ -153,8 +161,7 @@ def gradients_under_a_fused(optimizer_name: str, scaled: bool, layers: int) -> t
     """How a fused optimizer uses gradients, as traced, and the bytes that it left dirty of those fetched for it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.trace"
-        settings = replace(Settings.from_environment(), save_trace=str(path))
-        with ebbtide.Session(fast="100%", settings=settings) as session:  # so that nothing else moves
+        with ebbtide.Session(fast="100%", save_trace=path) as session:  # so that nothing else moves
             model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(layers)))
             optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.1, fused=True)
             scaler = torch.amp.GradScaler("cpu", enabled=scaled)
@@ -290,7 +297,7 @@ def a_planner_that_fails() -> tuple[Verdict, int]:
     def planner(_trace: Trace, _machine: Any, _budget_bytes: int) -> Any:
         raise ZeroDivisionError("on purpose")
 
-    _plan_here(planner)
+    plan_here(planner)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = compare("tied-weights", "50%", STEPS)
@@ -299,21 +306,15 @@ def a_planner_that_fails() -> tuple[Verdict, int]:
 
 def a_probe_that_was_far_off() -> tuple[Verdict, list[tuple[int, ...]], int]:
     """The case with a machine that is not this one: links' speeds that each planning was given, plans reported."""
-    real = session_module.machine_for
     seen: list[tuple[int, ...]] = []
-
-    def machine_for(settings: Settings, spill: Sequence[Path], say: Any) -> Any:
-        machine = real(settings, spill)
-        return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
-
     planner = planner_named("ebbtide")
 
     def planner_that_tells(trace: Trace, machine: Any, budget_bytes: int) -> Any:
         seen.append(tuple(link.bytes_per_s for link in machine.links))
         return planner(trace, machine, budget_bytes)
 
-    _plan_here(planner_that_tells)
-    session_module.machine_for = machine_for
+    plan_here(planner_that_tells)
+    links_carry(1_000_000)
     rates._ENOUGH_NS = 1  # the case is small
     case = CASES["tied-weights"]
     plain = train_plainly(case, STEPS)
@@ -340,15 +341,10 @@ class Bettered:
 def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
     """The first plan is one for three quarters of the budget. What is found later is made for all of it, or is the
     first once more. The disk is slow, so that less room costs time, and nothing that steps show is news."""
-    real = session_module.machine_for
     efforts: list[int] = []
     forecasts: list[int] = []
     loaded: list[int] = []
     said: list[str] = []
-
-    def machine_for(settings: Settings, spill: Sequence[Path], say: Any) -> Any:
-        machine = real(settings, spill)
-        return replace(machine, links=tuple(replace(link, bytes_per_s=100_000_000) for link in machine.links))
 
     def work(job: Job) -> Answer:
         def planner(trace: Trace, machine: Any, budget_bytes: int) -> Plan:
@@ -364,7 +360,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
         loaded.append(len(session.report().steps))
         return real_load(columns)
 
-    session_module.machine_for = machine_for
+    links_carry(100_000_000)
     session_module.asks_child = lambda _policy, _plan: ask_here(work)
     plan_job._NEWS = 10**9
     FollowedSteps.are_news = lambda *_: False  # type: ignore[method-assign]
@@ -383,8 +379,7 @@ def a_better_plan_later(steps: int, is_better: bool) -> Bettered:
 
 
 def save_timeline(timeline_file: str, trace_file: str) -> ebbtide.RunReport:
-    settings = replace(Settings.from_environment(), save_timeline=timeline_file, save_trace=trace_file)
-    with ebbtide.Session(fast="50%", settings=settings) as session:
+    with ebbtide.Session(fast="50%", save_timeline=timeline_file, save_trace=trace_file) as session:
         train(begin(CASES["tied-weights"]), STEPS, session)
     return session.report()
 
@@ -412,8 +407,6 @@ LADDER = replace(CASES["weight-averaging"], model=Ladder, batch=labelled((1024, 
 
 def compare_under_policy(policy: str, fast: str) -> tuple[Verdict, ebbtide.RunReport, int, list[str]]:
     """The ladder under a policy: the report too, bytes that left the arena in all, and what was warned of."""
-    from ebbtide import _torch
-
     plain = train_plainly(LADDER, STEPS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

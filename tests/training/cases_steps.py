@@ -7,7 +7,6 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ from ebbtide.capture import rates
 from ebbtide.ir.files import load
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.trace import Trace
-from ebbtide.planning.plan_job import carry_out
 from ebbtide.planning.policies import planner_named
 from ebbtide.runtime import engine
-from ebbtide.session import session as session_module
-from tests.helpers.ask_here import ask_here
+from tests.training.cases_plans import links_carry, plan_here
 from tests.training.same_bits import CASES, begin, step, train_plainly, verdict
 
 ITERATIONS = 7
@@ -42,12 +39,6 @@ def digest(tensors: Sequence[Tensor]) -> str:
 def network(depth: int = 6) -> nn.Module:
     torch.manual_seed(depth)
     return nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())))
-
-
-def moved_bytes(report: RunReport) -> tuple[int, int]:
-    """Out and in, of the steps under the budget."""
-    bounded = [step for step in report.steps if step.mode != "recorded"]
-    return sum(step.evicted_bytes.total for step in bounded), sum(step.fetched_bytes.total for step in bounded)
 
 
 # ---- readings -----------------------------------------------------------------------------------------------------
@@ -269,24 +260,6 @@ def per_sample(model: nn.Module) -> Iterator[Tensor]:
             yield gradients[name]
 
 
-def per_sample_gradients(fast: str) -> RunReport:
-    def run(session: Any) -> str:
-        model = network()
-        found = []
-        for _ in range(ITERATIONS):
-            if session is None:
-                found.append(digest(list(per_sample(model))))
-            else:
-                with session.step():
-                    found.append(digest(list(per_sample(model))))
-        return "".join(found) + digest(list(model.parameters()))
-
-    plain = run(None)
-    with ebbtide.Session(fast=fast) as session:
-        assert run(session) == plain
-    return session.report()
-
-
 def per_sample_gradients_traced(path: str) -> Sequence[str]:
     """Recorded without a budget: the operators of the step."""
     with ebbtide.record(path) as session:
@@ -382,20 +355,16 @@ def a_followed_step_that_does_more(extra_in: Sequence[int]) -> tuple[Any, int, l
     The machine is one that was measured wrongly, so the plan is made anew as soon as a step shows it: the verdict, how
     often was planned, and what was warned of.
     """
-    real_machine, planner = session_module.machine_for, planner_named("ebbtide")
+    planner = planner_named("ebbtide")
     planned = 0
-
-    def machine_for(settings: Any, spill: Any, say: Any) -> Any:
-        machine = real_machine(settings, spill)
-        return replace(machine, links=tuple(replace(link, bytes_per_s=1_000_000) for link in machine.links))
 
     def counting(*args: Any) -> Any:
         nonlocal planned
         planned += 1
         return planner(*args)
 
-    session_module.machine_for = machine_for
-    session_module.asks_child = lambda _policy, _plan: ask_here(lambda job: carry_out(job, counting))  # seen here
+    links_carry(1_000_000)
+    plan_here(counting)
     rates._ENOUGH_NS = 1  # the case is small
     case = CASES["gpt2-adamw-fused"]
     plain = train_plainly(case, 6)

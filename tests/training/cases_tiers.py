@@ -12,7 +12,7 @@ from ebbtide.errors import SessionError, SettingError
 from ebbtide.planners import PLANNERS
 from ebbtide.settings import Settings
 from tests.training.cases_mishaps import refused_in_mid_step
-from tests.training.same_bits import CASES, Verdict, begin, step, train_plainly, verdict
+from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
 
 STEPS = 6
 
@@ -24,9 +24,7 @@ def compare(name: str, fast: str, policy: str) -> tuple[Verdict, tuple[int, ...]
     settings = Settings.from_environment().but(wait_for_plan=policy != "demand")
     with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
         ours = begin(case)
-        for _ in range(STEPS):
-            with session.step():
-                step(ours)
+        train(ours, STEPS, session)
     return verdict(plain, ours, session), _torch.counters()["tier_read_bytes"]
 
 
@@ -49,8 +47,7 @@ def used_in_place(name: str, fast: str, policy: str) -> InPlace:
     with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
         ours = begin(case)
         for _ in range(STEPS):
-            with session.step():
-                step(ours)
+            train(ours, 1, session)
             in_tier.append(_torch.counters()["tier_bytes"][0])
     steps = session.report().steps
     moved = [each.evicted_bytes.total + each.fetched_bytes.total for each in steps]

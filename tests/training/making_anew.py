@@ -2,8 +2,7 @@
 
 import io
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -15,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ebbtide
 from ebbtide import _torch
 from ebbtide.report.summary import render_summary
+from tests.training import looks_at_what_is_made_anew as on_any_device
+from tests.training.looks_at_what_is_made_anew import Doubles, Look, looks_of, made_of_two, recipes
 
 WIDTH, ROWS = 256, 1024
 
@@ -49,14 +50,11 @@ def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> lis
     return [*losses, *(parameter.detach() for parameter in model.parameters())]
 
 
-def planned(fast: str, steps: int) -> Trained:
-    plain = train(steps)
+def trained(fast: str, steps: int, threads: Callable[[int], None] = lambda step: None) -> Trained:
+    plain = train(steps, threads)
     with ebbtide.Session(fast=fast) as session:
-        ours = train(steps)
-    return _trained(plain, ours, session.report())
-
-
-def _trained(plain: list[Tensor], ours: list[Tensor], report: ebbtide.RunReport) -> Trained:
+        ours = train(steps, threads)
+    report = session.report()
     return Trained(
         all(map(torch.equal, plain, ours)),
         tuple(step.made_anew_bytes for step in report.steps),
@@ -65,25 +63,10 @@ def _trained(plain: list[Tensor], ours: list[Tensor], report: ebbtide.RunReport)
     )
 
 
-def by_chaos(steps: int) -> Trained:
-    """Whatever can be made anew leaves at random."""
-    plain = train(steps)
-    with ebbtide.Session(fast="75%") as session:
-        ours = train(steps)
-    return _trained(plain, ours, session.report())
-
-
 def with_other_threads(fast: str, steps: int) -> Trained:
     """The number of PyTorch's threads is another one in each backward pass."""
-
-    def change(step: int) -> None:
-        torch.set_num_threads(2 if step < 0 else 1 + step % 2)
-
     torch.set_num_threads(2)
-    plain = train(steps, change)
-    with ebbtide.Session(fast=fast) as session:
-        ours = train(steps, change)
-    return _trained(plain, ours, session.report())
+    return trained(fast, steps, lambda step: torch.set_num_threads(2 if step < 0 else 1 + step % 2))
 
 
 # ---- one storage
@@ -101,10 +84,7 @@ WHOLE, IN_PIECES = 512, 1536
 
 
 def _made(side: int = WHOLE) -> tuple[Tensor, Tensor, Tensor]:
-    """Two operands, and what is made of them."""
-    generator = torch.Generator().manual_seed(0)
-    one, other = (torch.randn(side, side, generator=generator) for _ in range(2))
-    return one, other, torch.mul(one, other)
+    return made_of_two(side)
 
 
 def _numpy(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -113,10 +93,6 @@ def _numpy(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 
 def _dlpack(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(made)).clone()
-
-
-def _element(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    return torch.tensor([made[3, 5].item(), made.view(-1)[-1].item()])
 
 
 def _view(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -149,17 +125,6 @@ def _operand_through_numpy(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return made + other
 
 
-def _operand_resized(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    one.untyped_storage().resize_(0)
-    return made.clone()
-
-
-def _operand_swapped(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    one.data = torch.ones(512, 512)
-    other.set_(torch.zeros(4))  # type: ignore[call-overload]
-    return made.clone()
-
-
 def _operand_behind_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     """A recipe reads a slice of a storage, and somebody writes to the whole."""
     part = torch.empty(0).set_(one.untyped_storage()[4096 * 16 : 4096 * 48])  # type: ignore[call-overload]
@@ -169,38 +134,11 @@ def _operand_behind_a_slice(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return torch.cat([more, made.view(-1)])
 
 
-def _changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    made.add_(one).relu_()
-    _torch.evict([made])
-    one.fill_(7)
-    return made.clone()
-
-
 def _part_changed_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     made[10:20].mul_(made[30:40])
     made[0].zero_()
     _torch.evict([made])
     return made.clone()
-
-
-def _random_in_place(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    made.bernoulli_(0.5, generator=torch.Generator().manual_seed(1))
-    _torch.evict([made])
-    return made.clone()
-
-
-def _chain(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    """What is made of it is away too."""
-    more = torch.sigmoid(made)
-    _torch.evict([more, made, one])
-    return more + made
-
-
-def _all_operands_gone(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    more = torch.tanh(made)
-    _torch.evict([more, made])
-    del made
-    return more.clone()
 
 
 def _saved(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -209,16 +147,6 @@ def _saved(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     file.seek(0)
     found: Tensor = torch.load(file)
     return found
-
-
-def _from_another_thread(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    found = list[Tensor]()
-    threads = [threading.Thread(target=lambda: found.append(made * 2)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return torch.stack(found)
 
 
 def _without_gradients(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
@@ -235,18 +163,13 @@ def _in_a_child(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return torch.tensor([float(os.read(reader, 100)), float(made[7, 9])])
 
 
-LOOKS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    name.removeprefix("_").replace("_", "-"): value
-    for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__annotations__", {}).keys() == {"one", "other", "made", "return"}
-}
+LOOKS = looks_of(vars(on_any_device) | globals())
 
 
 def look(name: str, side: int = WHOLE, rows: int | None = None) -> Looked:
     """Look at a storage that is away, all or so many of its rows, or do something to what it was made of."""
     plain = _plainly(LOOKS[name], side)
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True)
+    with ebbtide.Session(fast="1GiB"), recipes():
         one, other, made = _made(side)
         assert _torch.recipes() >= 1
         _torch.evict([made[:rows]])
@@ -254,12 +177,11 @@ def look(name: str, side: int = WHOLE, rows: int | None = None) -> Looked:
         before = _torch.counters()
         found = LOOKS[name](one, other, made)
         after, left = _torch.counters(), _torch.recipes()
-        _torch.want_all_recipes(False)
         same = found.numpy().tobytes() == plain.numpy().tobytes()
     return Looked(same, after["made_anew_bytes"] - before["made_anew_bytes"], left)
 
 
-def _plainly(case: Callable[[Tensor, Tensor, Tensor], Tensor], side: int) -> Tensor:
+def _plainly(case: Look, side: int) -> Tensor:
     with mock.patch.object(_torch, "evict", return_value=0):
         return case(*_made(side))
 
@@ -274,8 +196,7 @@ def piece_by_piece() -> list[int]:
         does()
         found.append(_torch.counters()["made_anew_bytes"] - before)
 
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True)
+    with ebbtide.Session(fast="1GiB"), recipes():
         one, _, made = _made(IN_PIECES)
         assert _torch.evict([made[400:1000]]) == 0  # a copy would count
         assert [_torch.is_resident(made[row]) for row in (0, 400, 800, 1400)] == [True, False, False, True]
@@ -288,7 +209,6 @@ def piece_by_piece() -> list[int]:
         _torch.evict([made])
         use(lambda: one[1500:].zero_())
         use(lambda: made.sum())
-        _torch.want_all_recipes(False)
         assert torch.equal(made, plain)
     return found
 
@@ -299,8 +219,7 @@ def by_faults() -> int:
     _, _, plain = _made(side)
     sums = [plain[first : first + 100].sum().item() for first in range(0, side, 100)]
     del plain
-    with ebbtide.Session(arena_bytes=24 << 20, policy="demand"):
-        _torch.want_all_recipes(True)
+    with ebbtide.Session(arena_bytes=24 << 20, policy="demand"), recipes():
         one, _, made = _made(side)
         _torch.evict([made[200:], one])
         for _ in range(3):
@@ -308,7 +227,6 @@ def by_faults() -> int:
             _torch.evict([made])
         array = made.numpy()
         assert array[:100].sum() == made[:100].numpy().sum()
-        _torch.want_all_recipes(False)
         counters = _torch.counters()
         assert not counters["over_budget"], counters["message"]
         return int(counters["made_anew_bytes"])
@@ -342,8 +260,7 @@ def made_by_mul() -> int:
 
 def update_waits(read: str) -> bool:
     """Tell whether what was made of a weight, evicted, is what it was, after an update of the weight that waits."""
-    with ebbtide.Session(fast="1GiB", optimizer="deferred"):
-        _torch.want_all_recipes(True)
+    with ebbtide.Session(fast="1GiB", optimizer="deferred"), recipes():
         weight = nn.Parameter(_made()[0])
         optimizer = torch.optim.SGD([weight], lr=1.0)
         made = weight.detach() * 2
@@ -354,7 +271,6 @@ def update_waits(read: str) -> bool:
         assert _torch.deferred_count() == 1
         assert not _torch.is_resident(made)
         found = made.clone() if read == "operator" else torch.from_numpy(made.numpy())
-        _torch.want_all_recipes(False)
         return torch.equal(found, plain)
 
 
@@ -374,14 +290,8 @@ def _in_a_mode(one: Tensor, other: Tensor) -> Tensor:
         return one * other
 
 
-class _Doubles(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
-        return torch.mul(out, 2, out=out) if function is torch.ops.aten.mul.Tensor else out
-
-
 def _in_a_mode_that_fills(one: Tensor, other: Tensor) -> Tensor:
-    with _Doubles():
+    with Doubles():
         return one * other
 
 
@@ -422,12 +332,9 @@ def more(name: str) -> bool:
     """Tell whether such a result, evicted, is what it was."""
     one, other, _ = _made()
     plain = MORE[name](one, other).numpy().tobytes()
-    with ebbtide.Session(fast="1GiB"):
-        _torch.want_all_recipes(True, 1)
+    with ebbtide.Session(fast="1GiB"), recipes(1):
         one, other, _ = _made()
         made = MORE[name](one, other)
         _torch.evict([made])
         assert not _torch.is_resident(made)
-        same = made.clone().numpy().tobytes() == plain
-        _torch.want_all_recipes(False)
-    return same
+        return made.clone().numpy().tobytes() == plain

@@ -28,10 +28,6 @@ def test_weights_that_torch_load_mapped_give_the_same_bits(tmp_path: Path) -> No
     check(*child.run("cases_adoption:load_mmap", str(tmp_path), env=PAGES))
 
 
-def test_views_from_before_the_session_follow_their_storage() -> None:
-    child.run("cases_adoption:views_follow", env=PAGES)
-
-
 @pytest.mark.parametrize("holder", ["from-numpy", "from-dlpack", "shared-memory", "numpy-view"])
 def test_a_parameter_that_others_hold_is_left_alone_and_reported(holder: str) -> None:
     assert "left alone" in child.run("cases_adoption:outside_holder", holder, env=PAGES)
@@ -45,21 +41,17 @@ def test_an_alias_from_before_the_session_is_never_parted(name: str) -> None:
     assert reasons
 
 
-def test_an_alias_that_is_gone_is_nobody() -> None:
-    child.run("cases_adoption:freed_aliases")
-
-
-def test_a_reference_that_passes_is_looked_at_again() -> None:
-    child.run("cases_adoption:passing_reference")
+@pytest.mark.parametrize(
+    "case",
+    ["views_follow", "freed_aliases", "passing_reference", "alias_of_a_parallel_model", "held_within_a_generator"],
+)
+def test_what_is_held_is_adopted_as_far_as_it_can_be(case: str) -> None:
+    child.run(f"cases_adoption:{case}", env=PAGES)
 
 
 @pytest.mark.parametrize("name", cases_adoption.ORDINARY)
 def test_of_an_ordinary_model_nothing_is_left_alone(name: str) -> None:
     child.run("cases_adoption:ordinary", name, env=PAGES)
-
-
-def test_an_alias_of_one_parameter_leaves_the_others_of_a_parallel_model() -> None:
-    child.run("cases_adoption:alias_of_a_parallel_model", env=PAGES)
 
 
 def test_what_is_frozen_is_adopted_and_its_optimizer_known() -> None:
@@ -70,8 +62,4 @@ def test_what_is_frozen_is_adopted_and_its_optimizer_known() -> None:
 
 
 def test_many_storages_are_adopted_at_once() -> None:
-    assert child.run("cases_adoption:many", env={"EBBTIDE_MIN_STORAGE": "4096"}) == 50_000
-
-
-def test_what_a_generator_names_explains_no_other_reference() -> None:
-    child.run("cases_adoption:held_within_a_generator", env=PAGES)
+    assert child.run("cases_adoption:many", env=PAGES) == 50_000

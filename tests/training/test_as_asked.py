@@ -11,6 +11,7 @@ from ebbtide.host import process
 from ebbtide.runtime.children import Children
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
 from tests.helpers.paths import SCRIPTS
+from tests.helpers.training_script import training_script
 
 SMALL = ["--width", "512", "--depth", "3", "--rows", "256"]
 LARGE = ["--width", "4096", "--depth", "2", "--rows", "64", "--steps", "2"]  # 512 MiB of parameters and state
@@ -35,15 +36,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-"""
-PUTS_OFF = """
-import torch
-model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(6):
-    model(torch.ones(64, 512)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
 """
 GROWS = """
 import torch
@@ -83,7 +75,7 @@ def test_a_percentage_without_an_optimizer_is_never_a_budget(script: Path, tmp_p
 
 
 def test_the_percentage_that_is_named_works_where_updates_are_deferred(script: Path) -> None:
-    script.write_text(PUTS_OFF)
+    script.write_text(training_script())
     refused = run(EBBTIDE, "run", "--fast", "3%", "--optimizer", "deferred", str(script), status=3)
     (named,) = re.findall(r"use --fast (\d+%) or more", refused.stderr)
     run(EBBTIDE, "run", "--fast", named, "--optimizer", "deferred", str(script), status=0)

@@ -1,5 +1,6 @@
 """Checkpoints of a model that is larger than fast memory: what is away goes to files of every kind, and comes back."""
 
+import filecmp
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,9 @@ def test_a_model_larger_than_the_arena_goes_to_a_file(kind: str, tmp_path: Path)
     child.run("cases_checkpoints:to_a_file", kind, str(tmp_path), env=PAGES)
 
 
-def test_tied_weights_are_saved_and_loaded_while_they_are_away(tmp_path: Path) -> None:
-    child.run("cases_checkpoints:load_model", str(tmp_path), env=PAGES)
-
-
-def test_a_safetensors_file_has_the_bytes_that_safetensors_writes(tmp_path: Path) -> None:
-    child.run("cases_checkpoints:same_bytes", str(tmp_path), env=PAGES)
-
-
-def test_what_safetensors_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
-    child.run("cases_checkpoints:same_refusals", str(tmp_path), env=PAGES)
-
-
-def test_a_safetensors_file_that_cannot_be_closed_leaves_what_was_there(tmp_path: Path) -> None:
-    child.run("cases_checkpoints:closing_fails", str(tmp_path))
+@pytest.mark.parametrize("case", ["load_model", "same_bytes", "same_refusals", "closing_fails"])
+def test_safetensors_writes_and_refuses_what_it_does_without_a_session(case: str, tmp_path: Path) -> None:
+    child.run(f"cases_checkpoints:{case}", str(tmp_path), env=PAGES)
 
 
 def test_each_tensor_comes_back_once_for_safetensors(tmp_path: Path) -> None:
@@ -67,4 +57,4 @@ def test_a_script_whose_model_is_larger_than_the_arena_saves_every_step(tmp_path
     (tmp_path / "train.py").write_text(SCRIPT)
     for command in (["train.py", "plain"], [EBBTIDE, "run", "--fast", "20%", "train.py", "ours"]):
         run(*command, cwd=tmp_path, env=PAGES, status=0)
-    assert cases_checkpoints.digest(str(tmp_path / "ours")) == cases_checkpoints.digest(str(tmp_path / "plain"))
+    assert filecmp.cmp(tmp_path / "ours", tmp_path / "plain", shallow=False)

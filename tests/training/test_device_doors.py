@@ -5,9 +5,7 @@ import pytest
 from tests.helpers import child
 
 
-@pytest.mark.parametrize(
-    "who", ["alone", "sliced", "exported", "imported", "lazily_cloned", "asked_for_its_address", "in_a_graph"]
-)
+@pytest.mark.parametrize("who", ["sliced", "exported", "imported"])
 def test_who_has_the_memory_finds_it_where_it_was(who: str) -> None:
     child.run(f"cases_device_doors:{who}", env={"OMP_NUM_THREADS": "1"})
 

@@ -4,55 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.ir.base import Origin
+from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.training.device_jobs import JOBS
 
 CASE = "cases_device_memory:{}".format
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 ONE_STORAGE = 16 << 10  # the weight of a layer
-SLOW = """
-format = "ebbtide-machine"
-version = 1
-name = "slow host"
-origin = "assumed"
-tiers = [
-    { name = "lagging", in_place = "all", page_bytes = 512 },
-    { name = "host", in_place = "nothing", page_bytes = 512 },
-]
-links = [
-    { source = "lagging", target = "host", bytes_per_s = 1_000_000, latency_ns = 0 },
-    { source = "host", target = "lagging", bytes_per_s = 1_000_000, latency_ns = 0 },
-]
-"""
+SLOW = Machine(
+    "slow host",
+    Origin.ASSUMED,
+    (Tier("lagging", InPlace.ALL, page_bytes=512), Tier("host", InPlace.NOTHING, page_bytes=512)),
+    (Link("lagging", "host", 10**6), Link("host", "lagging", 10**6)),
+)
 """To run an operator again costs less than any copy."""
-JOBS = [
-    "mlp-sgd",
-    "gpt-adamw",
-    "conv-adamw-single",
-    "adamw-fused",
-    "compiled",
-    "accumulates-and-clips",
-    "autocast",
-    "checkpoints",
-    "checkpoints-reentrant",
-    "dropout",
-    "own-functions",
-    "hooks-on-gradients",
-    "updates-in-backward",
-    "double-backward",
-    "loader",
-    "batches-on-their-stream",
-    "on-another-stream",
-    "evaluates",
-    "lengths-that-change",
-    "catches",
-    "saves-and-loads",
-    "keeps-gradients",
-    "averages-weights",
-    "tied-and-frozen",
-    "sharded",
-    "views",
-]
 LOOKS = [
     "operator",
     "element",
@@ -84,9 +51,8 @@ CHANGING = {"lengths-that-change", "catches", "saves-and-loads", "views"}  # not
 UNLIKE = {"views"}  # none is
 
 
-def test_each_job_is_tried() -> None:
-    assert child.run(CASE("names"), env=ONE_THREAD) == JOBS
-    assert child.run("cases_device_remakes:names", env=ONE_THREAD) == LOOKS
+def test_each_look_is_tried() -> None:
+    assert sorted(child.run("cases_device_remakes:names", env=ONE_THREAD)) == sorted(LOOKS)
 
 
 @pytest.mark.alike
@@ -124,7 +90,7 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
 @pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
 def test_where_copies_are_slow_a_plan_has_storages_made_anew(name: str, tmp_path: Path) -> None:
     machine = tmp_path / "machine.toml"
-    machine.write_text(SLOW)
+    machine.write_text(SLOW.to_toml())
     anew, moves = child.run(CASE("made_anew_by_plan"), name, str(machine), env=ONE_THREAD)
     for verdict in (anew, moves):
         assert verdict.differences == ()
@@ -177,14 +143,12 @@ def test_who_is_not_announced_finds_the_contents_or_an_error(case: str) -> None:
         "a_tensor_leaves_before_it_is_back",
         "memory_is_handed_over_in_order",
         "another_stream_still_reads",
+        "all_is_back_at_the_end",
+        "threads_train",
     ],
 )
-def test_streams_wait_for_one_another(case: str) -> None:
+def test_streams_threads_and_sessions_wait_for_one_another(case: str) -> None:
     child.run(CASE(case), env=ONE_THREAD)
-
-
-def test_all_is_back_when_a_session_ends_and_nothing_of_it_is_kept() -> None:
-    child.run(CASE("all_is_back_at_the_end"), env=ONE_THREAD)
 
 
 def test_little_host_memory_lets_little_leave() -> None:
@@ -275,10 +239,6 @@ def test_an_operator_that_finds_no_memory_fails_and_training_can_go_on() -> None
 
 def test_a_net_trains_where_the_device_is_too_small_for_it() -> None:
     assert child.run(CASE("fits_by_moving"), env=ONE_THREAD) == ()
-
-
-def test_threads_train_at_once() -> None:
-    child.run(CASE("threads_train"), env=ONE_THREAD)
 
 
 @pytest.mark.parametrize(

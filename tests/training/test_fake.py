@@ -1,12 +1,14 @@
 """Steps on fake tensors: the storages and accesses that a CPU has, no memory, and times that are modelled."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import load
+from ebbtide.ir.machine import Compute, InPlace, Machine, Tier
 from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.trace import Phase, StorageKind, Trace
 from ebbtide.pipeline.reading import this_machine
@@ -72,25 +74,14 @@ def test_a_model_larger_than_any_memory_here(tmp_path: Path) -> None:
     assert flops[Phase.BACKWARD] == 5 * product  # nobody asks for the gradient of the batch
 
 
-COMPUTES = """
-format = "ebbtide-machine"
-version = 1
-name = "made up"
-origin = "assumed"
-[compute]
-flops_per_s = 312_000_000_000
-bfloat16_flops_per_s = 624_000_000_000
-operator_ns = 1_000
-[[tiers]]
-name = "dram"
-in_place = "all"
-bytes_per_s = 2_039_000_000
-"""
+SILENT = Machine("made up", Origin.ASSUMED, (Tier("dram", InPlace.ALL, bytes_per_s=2_039_000_000),), ())
+"""It does not say how fast it computes."""
+RATES = Compute(flops_per_s=312_000_000_000, bfloat16_flops_per_s=624_000_000_000, operator_ns=1_000)
 
 
 def test_times_are_those_of_the_machines_roofline(tmp_path: Path) -> None:
     out, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
-    machine.write_text(COMPUTES)
+    machine.write_text(replace(SILENT, compute=RATES).to_toml())
     command = (EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out))
     run(*command, TRAIN_MLP, "--width", "4096", "--depth", "1", status=0)
     ticks = load(out, Trace).ticks
@@ -150,10 +141,7 @@ def test_a_loader_with_workers_loads_in_the_process(tmp_path: Path) -> None:
 
 def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
     machine, out = tmp_path / "machine.toml", tmp_path / "step.trace"
-    machine.write_text(
-        'format = "ebbtide-machine"\nversion = 1\nname = "slow"\norigin = "assumed"\n'
-        '[[tiers]]\nname = "dram"\nin_place = "all"\n'
-    )
+    machine.write_text(SILENT.to_toml())
     finished = run(EBBTIDE, "trace", "--fake", "--machine", str(machine), "-o", str(out), TRAIN_MLP, status=2)
     assert "does not say how fast it computes" in finished.stderr
     finished = run(EBBTIDE, "trace", "--machine", str(machine), "-o", str(out), TRAIN_MLP, status=2)

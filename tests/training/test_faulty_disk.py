@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import child, command, faulty_disk
-from tests.helpers.faulty_disk import FAST, SCRIPT
+from tests.helpers import child, faulty_disk
 
 REFUSED_BY_CHECKSUM = "other bytes came back from the spill directory than were written there"
 
@@ -36,11 +35,8 @@ ENDED = {
 @pytest.mark.parametrize("case", SURVIVED)
 def test_a_disk_that_errs_for_a_while_changes_no_bit(case: str, library: Path, plain: object, tmp_path: Path) -> None:
     result, report = tmp_path / "result.json", tmp_path / "report.json"
-    run = command.run(
-        *(command.EBBTIDE, *FAST, f"--report={report}", *SCRIPT, f"--result={result}"),
-        env=faulty_disk.environment(library, *SURVIVED[case]),
-    )
-    assert run.returncode == 0, run.stderr
+    env = faulty_disk.environment(library, *SURVIVED[case])
+    run = faulty_disk.trains_on(result, f"--report={report}", env=env, status=0)
     assert json.loads(result.read_text()) == plain
     steps = json.loads(report.read_text())["steps"]
     assert sum(sum(step["fetched_bytes"].values()) for step in steps) > 0
@@ -52,9 +48,7 @@ def test_a_disk_that_errs_for_a_while_changes_no_bit(case: str, library: Path, p
 def test_a_disk_that_errs_for_good_ends_the_run_with_the_cause(case: str, library: Path, tmp_path: Path) -> None:
     rule, said = ENDED[case]
     result = tmp_path / "result.json"
-    run = command.run(
-        *(command.EBBTIDE, *FAST, *SCRIPT, f"--result={result}"), env=faulty_disk.environment(library, rule)
-    )
+    run = faulty_disk.trains_on(result, env=faulty_disk.environment(library, rule))
     assert run.returncode != 0
     assert said in run.stderr
     assert not result.exists()
@@ -63,11 +57,8 @@ def test_a_disk_that_errs_for_good_ends_the_run_with_the_cause(case: str, librar
 def test_without_checksums_a_flipped_bit_is_another_result(library: Path, plain: object, tmp_path: Path) -> None:
     """So the faults above do reach what training computes with."""
     result = tmp_path / "result.json"
-    run = command.run(
-        *(command.EBBTIDE, *FAST, *SCRIPT, f"--result={result}"),
-        env=faulty_disk.environment(library, "preadv:10:-1:flip") | {"EBBTIDE_CHECKSUM": "0"},
-    )
-    assert run.returncode == 0, run.stderr
+    env = faulty_disk.environment(library, "preadv:10:-1:flip") | {"EBBTIDE_CHECKSUM": "0"}
+    faulty_disk.trains_on(result, env=env, status=0)
     assert json.loads(result.read_text()) != plain
 
 

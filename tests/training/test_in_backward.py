@@ -9,6 +9,7 @@ import pytest
 from ebbtide.update_order.signals_later import SignalsLater
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
+from tests.helpers.training_script import training_script
 from tests.training import cases_in_backward as cases
 from tests.training import cases_in_backward_refused as refused
 
@@ -140,20 +141,8 @@ def test_what_an_early_update_does_not_allow_is_an_error_where_the_script_does_i
     assert made == (2 if name in GOES_ON else 0)
 
 
-SCRIPT = """
-import torch
-torch.manual_seed(0)
-net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
-optimizer = torch.optim.AdamW(net.parameters())
-for _ in range(6):
-    optimizer.zero_grad()
-    net(torch.randn(256, 512)).square().mean().backward()
-    optimizer.step()
-"""
-
-
 def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(training_script("torch.manual_seed(0)"))
     done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "in-backward", "script.py", cwd=tmp_path, status=0)
     assert "VERIFIED" in done.stdout
     assert "optimizer state" in done.stdout

@@ -23,13 +23,9 @@ def test_networks_train_with_the_same_bits_as_on_the_cpu(net: str) -> None:
     child.run(CASE("trains_as_the_cpu_does"), net, env=ONE_THREAD)
 
 
-@pytest.mark.parametrize("way", ["autocast", "checkpoints", "dropout"])
-def test_ways_to_train_have_the_same_bits_again(way: str) -> None:
-    child.run(CASE(f"trains_with_{way}"), env=ONE_THREAD)
-
-
-def test_another_stream_than_the_default_one_trains() -> None:
-    child.run(CASE("trains_on_another_stream"), env=ONE_THREAD)
+@pytest.mark.parametrize("way", ["with_checkpoints", "on_another_stream"])
+def test_ways_to_train_have_the_same_bits(way: str) -> None:
+    child.run(CASE(f"trains_{way}"), env=ONE_THREAD)
 
 
 @pytest.mark.parametrize(

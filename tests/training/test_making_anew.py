@@ -5,20 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child
+from tests.helpers.make_steps import disk
 from tests.training.making_anew import IN_PIECES, LOOKS, MORE
 
-SLOW = """
-format = "ebbtide-machine"
-version = 1
-name = "slow disk"
-origin = "assumed"
-tiers = [{ name = "dram", in_place = "all", bytes_per_s = 20_000_000_000 }, { name = "file", in_place = "nothing" }]
-links = [
-    { source = "dram", target = "file", bytes_per_s = 50_000_000, latency_ns = 0 },
-    { source = "file", target = "dram", bytes_per_s = 50_000_000, latency_ns = 0 },
-]
-"""
+SLOW = disk(5 * 10**7, 5 * 10**7).to_toml()
 """To run an operator again costs less than any copy."""
+PIECES = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_PIECE": "2MiB"}
 
 
 @pytest.fixture
@@ -28,29 +20,29 @@ def planned(tmp_path: Path) -> dict[str, str]:
     return {"EBBTIDE_REMAKE": "check", "EBBTIDE_MACHINE": str(file)}
 
 
-def test_a_planned_training_makes_storages_anew_with_the_same_bits(planned: dict[str, str]) -> None:
-    found = child.run("making_anew:planned", "30%", 6, env=planned)
+@pytest.mark.parametrize(
+    ("more", "least_bytes"),
+    [
+        ({}, 0),
+        ({"EBBTIDE_POLICY": "capuchin"}, 0),
+        ({"EBBTIDE_POLICY": "checkmate"}, 0),
+        ({"EBBTIDE_POLICY": "chen"}, 0),
+        # Each hidden layer has two pieces; all that is smaller, and could be made anew, has 4 MiB together.
+        ({"EBBTIDE_PIECE": "2MiB"}, 4 << 20),
+    ],
+    ids=["ours", "capuchin", "checkmate", "chen", "in pieces"],
+)
+def test_a_planned_training_makes_storages_anew_with_the_same_bits(
+    more: dict[str, str], least_bytes: int, planned: dict[str, str]
+) -> None:
+    found = child.run("making_anew:trained", "30%", 6, env=planned | more)
     assert found.same
-    assert min(found.remade[3:]) > 0, found.remade
+    assert min(found.remade[3:]) > least_bytes, found.remade
     assert "made anew a step" in found.summary
 
 
-@pytest.mark.parametrize("policy", ["capuchin", "checkmate", "chen"])
-def test_so_does_one_by_a_published_policy(policy: str, planned: dict[str, str]) -> None:
-    found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_POLICY": policy})
-    assert found.same
-    assert min(found.remade[3:]) > 0, found.remade
-
-
-def test_a_planned_training_makes_storages_in_pieces_anew(planned: dict[str, str]) -> None:
-    """Each hidden layer has two pieces of 2 MiB; all that is smaller, and could be made anew, has 4 MiB together."""
-    found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_PIECE": "2MiB"})
-    assert found.same
-    assert min(found.remade[3:]) > 4 << 20, found.remade
-
-
 def test_where_it_is_turned_off_nothing_is_made_anew(planned: dict[str, str]) -> None:
-    found = child.run("making_anew:planned", "30%", 6, env=planned | {"EBBTIDE_REMAKE": "0"})
+    found = child.run("making_anew:trained", "30%", 6, env=planned | {"EBBTIDE_REMAKE": "0"})
     assert found.same
     assert not any(found.remade)
     assert min(found.evicted[3:]) > 0
@@ -74,27 +66,23 @@ def test_a_storage_that_is_away_is_made_before_somebody_sees_it_or_changes_what_
 @pytest.mark.parametrize("rows", [None, IN_PIECES // 2], ids=["all", "half"])
 @pytest.mark.parametrize("name", LOOKS)
 def test_so_is_a_storage_in_pieces_or_a_part_of_it(name: str, rows: int | None) -> None:
-    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_PIECE": "2MiB"}
-    found = child.run("making_anew:look", name, IN_PIECES, rows, env=env)
+    found = child.run("making_anew:look", name, IN_PIECES, rows, env=PIECES)
     assert found.same
     assert found.remade_bytes >= 4 << 20
 
 
 def test_only_the_pieces_that_are_away_are_made_and_only_where_one_is_needed() -> None:
     """Rows 341 and 683 are the first that lie in the second and third of four pieces."""
-    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_PIECE": "2MiB"}
-    found = child.run("making_anew:piece_by_piece", env=env)
+    found = child.run("making_anew:piece_by_piece", env=PIECES)
     assert [nbytes >> 20 for nbytes in found] == [0, 0, 4, 0, 6, 6, 0]
 
 
 def test_what_does_not_fit_beside_its_operands_is_made_in_order() -> None:
-    env = {"EBBTIDE_REMAKE": "check", "EBBTIDE_PIECE": "2MiB"}
-    assert child.run("making_anew:by_faults", env=env) > 12 << 20
+    assert child.run("making_anew:by_faults", env=PIECES) > 12 << 20
 
 
 def test_a_training_in_pieces_that_leave_at_random_has_the_same_bits() -> None:
-    env = {"EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "check", "EBBTIDE_CHAOS_RATE": "0.2"}
-    found = child.run("making_anew:by_chaos", 5, env=env)
+    found = child.run("making_anew:trained", "75%", 5, env=PIECES | {"EBBTIDE_CHAOS_RATE": "0.2"})
     assert found.same
     assert min(found.remade[2:]) > 4 << 20, found.remade
 

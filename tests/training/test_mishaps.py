@@ -1,23 +1,19 @@
 """What goes wrong around a session, and unusual training in one: the same bits, or an error that says what to do."""
 
 import json
-import os
 import signal
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ebbtide.cli import cli
-from ebbtide.errors import EbbtideError
 from ebbtide.host.free_memory import free_memory
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.paths import SCRIPTS
+from tests.helpers.training_script import training_script
 
 MCL_CURRENT, MCL_FUTURE = 1, 2
 PLANNED = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off"}
@@ -30,6 +26,7 @@ CASES = [
     "nested_sessions",
     "a_second_session",
     "a_data_set_for_workers_of_every_epoch",
+    "descriptors_used_up",
     "lbfgs",
     "shared_memory",
 ]
@@ -61,10 +58,6 @@ def test_a_full_spill_directory_is_an_error_that_says_so_and_training_can_go_on(
     assert "--spill DIR" in said
 
 
-def test_descriptors_that_are_used_up_do_not_end_a_training() -> None:
-    child.run("cases_mishaps:descriptors_used_up", env=PAGES)
-
-
 def test_a_limited_address_space_is_an_error_that_names_the_limit() -> None:
     said = child.run("cases_mishaps:an_address_space_that_is_limited", env=PAGES)
     assert "address space" in said
@@ -72,18 +65,14 @@ def test_a_limited_address_space_is_an_error_that_names_the_limit() -> None:
     assert "--spill" not in said
 
 
-LIMITED = """
-import resource, sys, torch
-which = getattr(resource, sys.argv[1])
-resource.setrlimit(which, (int(sys.argv[2]) << 30, resource.getrlimit(which)[1]))
-net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
-optimizer = torch.optim.AdamW(net.parameters())
-for _ in range(6):
-    optimizer.zero_grad()
-    net(torch.randn(256, 512)).square().mean().backward()
-    optimizer.step()
-print("trained")
-"""
+LIMITED = training_script(
+    before="""
+        import resource, sys
+        which = getattr(resource, sys.argv[1])
+        resource.setrlimit(which, (int(sys.argv[2]) << 30, resource.getrlimit(which)[1]))
+    """,
+    after="print('trained')",
+)
 
 
 @pytest.mark.parametrize(
@@ -102,17 +91,13 @@ def test_a_script_that_limits_itself_is_told_which_limit_is_met(
     assert "max_map_count" not in done.stderr
 
 
-LOCKED = """
-import ctypes, sys, torch
-net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
-optimizer = torch.optim.AdamW(net.parameters())
-for i in range(6):
-    if i == 3 and ctypes.CDLL(None).mlockall(int(sys.argv[1])) != 0:
-        sys.exit("it may not lock memory")
-    optimizer.zero_grad()
-    net(torch.randn(256, 512)).square().mean().backward()
-    optimizer.step()
-"""
+LOCKED = training_script(
+    before="import ctypes, sys",
+    begins="""
+        if step == 3 and ctypes.CDLL(None).mlockall(int(sys.argv[1])) != 0:
+            sys.exit("it may not lock memory")
+    """,
+)
 
 
 @pytest.mark.alike
@@ -134,47 +119,12 @@ def test_a_model_can_be_built_larger_than_the_budget() -> None:
     child.run("cases_mishaps:a_model_built_larger_than_the_budget", env=PAGES | {"EBBTIDE_ARENA": "12MiB"})
 
 
-@pytest.mark.parametrize("fast", ["", "lots", "0", "-8GiB", "8XB", "0%", "-5%", "101%", "nan%", "8", "1e99GiB"])
-def test_a_budget_of_nonsense_is_refused_before_anything_runs(fast: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("raise AssertionError('it ran')")
-    done = CliRunner().invoke(cli, ["run", "--fast", fast, str(tmp_path / "script.py")])
-    assert isinstance(done.exception, EbbtideError)
-    assert done.exception.exit_code == 2
-    assert "such as" in str(done.exception) or "write 8GiB?" in str(done.exception)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_stopped_from_outside_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    moving = tmp_path / "moving"
-    with (
-        tempfile.TemporaryDirectory(dir="/var/tmp") as spill,
-        child.Child("cases_files:train_for_ever", (spill, str(moving)), PAGES) as trainer,
-    ):
-        trainer.wait_for(moving.exists)
-        os.kill(trainer.pid, number)
-        with pytest.raises(child.ChildError) as stopped:
-            trainer.result()
-        assert ("exit code -15" if number == signal.SIGTERM else "KeyboardInterrupt") in str(stopped.value)
-        assert os.listdir(spill) == []
-
-
-INTERRUPTS_ITSELF = """
-import signal, torch
-model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(9):
-    optimizer.zero_grad()
-    loss = model(torch.randn(1024, 512)).square().mean()
-    if step == 4:
-        signal.raise_signal(signal.SIGINT)
-    loss.backward()
-    optimizer.step()
-"""
+INTERRUPT = "signal.raise_signal(signal.SIGINT)"
 
 
 def test_ctrl_c_ends_the_command_as_it_ends_python_and_the_report_is_written(tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
-    script.write_text(INTERRUPTS_ITSELF)
+    script.write_text(training_script("import signal", midway=f"if step == 4: {INTERRUPT}", rows=1024, steps=9))
     done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
     assert "KeyboardInterrupt" in done.stderr
     assert "trained for 4 steps in " in done.stderr
@@ -232,39 +182,34 @@ def test_torchrun_starts_ranks_that_each_keep_a_budget(plain_ranks: list[str], t
 
 def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
-    again = (
-        "import sys\n\ndef tell(*error):\n    signal.raise_signal(signal.SIGINT)\n    sys.__excepthook__(*error)\n\n"
-    )
-    script.write_text(INTERRUPTS_ITSELF + again + "sys.excepthook = tell\nsignal.raise_signal(signal.SIGINT)\n")
-    script.write_text(script.read_text().replace("if step == 4:", "if step == 40:"))
+    again = f"def tell(*error):\n    {INTERRUPT}\n    sys.__excepthook__(*error)\n\nsys.excepthook = tell\n{INTERRUPT}"
+    script.write_text(training_script("import signal, sys", after=again, steps=9))
     done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
     assert "KeyboardInterrupt" in done.stderr
     assert "launch.py" not in done.stderr
     assert len(json.loads(out.read_text())["steps"]) == 9
 
 
-CLOSES = """
-import os, sys, threading
-import torch
-from torch import nn
-from ebbtide.planning import plan_child
+CLOSES = training_script(
+    before="""
+        import os, sys, threading
+        from ebbtide.planning import plan_child
 
-if sys.argv[2] == "while planning":
-    held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # it does not outlive this process
-    plan_child._START = held + "\\n" + plan_child._START
-
-model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(8):
-    if step == 5:
         if sys.argv[2] == "while planning":
-            assert "ebbtide-planning" in [thread.name for thread in threading.enumerate()]
-        os.closerange(3, 1000)
-        mine = [open(f"{sys.argv[1]}/{number}", "w+b", buffering=0) for number in range(64)]
-    optimizer.zero_grad()
-    model(torch.ones(512, 512)).square().mean().backward()
-    optimizer.step()
-"""
+            held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # ends with this process
+            plan_child._START = held + "\\n" + plan_child._START
+    """,
+    begins="""
+        if step == 5:
+            if sys.argv[2] == "while planning":
+                assert "ebbtide-planning" in [thread.name for thread in threading.enumerate()]
+            os.closerange(3, 1000)
+            mine = [open(f"{sys.argv[1]}/{number}", "w+b", buffering=0) for number in range(64)]
+    """,
+    layers=8,
+    rows=512,
+    steps=8,
+)
 
 
 @pytest.mark.parametrize("moment", ["after planning", "while planning"])

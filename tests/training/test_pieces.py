@@ -14,22 +14,14 @@ def test_a_data_set_larger_than_the_arena_is_used_batch_by_batch(origin: str, tm
     child.run("cases_pieces:a_data_set_is_used_batch_by_batch", origin, str(tmp_path), env=SMALL)
 
 
-@pytest.mark.parametrize("how", ["index", "index from the end", "index_select", "embedding", "int32"])
-def test_rows_are_gathered_from_a_buffer_larger_than_the_arena(how: str) -> None:
-    child.run("cases_pieces:rows_are_gathered_from_a_buffer", how, env=SMALL)
-
-
 @pytest.mark.parametrize("how", ["dlpack", "dlpack of numpy", "data_ptr", "empty"])
 def test_an_address_of_a_slice_holds_its_pieces(how: str) -> None:
     child.run("cases_pieces:whoever_gets_an_address_holds_the_pieces_of_a_slice", how, env=SMALL)
 
 
-def test_safetensors_writes_a_tensor_larger_than_the_arena(tmp_path: Path) -> None:
-    child.run("cases_pieces:safetensors_writes_a_tensor_larger_than_the_arena", str(tmp_path), env=SMALL)
-
-
-def test_torchscript_saves_and_loads_a_tensor_larger_than_the_arena(tmp_path: Path) -> None:
-    child.run("cases_pieces:torchscript_saves_and_loads_a_tensor_larger_than_the_arena", str(tmp_path), env=SMALL)
+@pytest.mark.parametrize("what", ["safetensors_writes", "torchscript_saves_and_loads"])
+def test_a_tensor_larger_than_the_arena_goes_to_a_file(what: str, tmp_path: Path) -> None:
+    child.run(f"cases_pieces:{what}_a_tensor_larger_than_the_arena", str(tmp_path), env=SMALL)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])

@@ -15,6 +15,7 @@ from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
+from tests.training.cases_tiers import InPlace
 from tests.training.same_bits import CASES
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
@@ -68,38 +69,35 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     assert sum(link.forecast_bytes for link in plan.links) > 0
 
 
-def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
+def used_in_place(policy: str) -> InPlace:
+    """A run over a node that has room for all, with the same bits and no fault."""
     environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", NET, "50%", "autotm-static", env=environment)
-    assert found.verdict.differences == ()
+    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
+    assert (found.verdict.differences, found.faults) == ((), 0)
+    assert found.in_tier[-1] > 0
+    return found
+
+
+def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
+    found = used_in_place("autotm-static")
     assert found.verdict.modes[-1] == "planned"
     assert min(found.in_tier[-2:]) > 0
     assert found.moved[-1] == 0  # what lay in fast memory has gone there by then
-    assert found.faults == 0
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("policy", ["tiertrain", "autotm-async"])
 def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
-    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
-    assert found.verdict.differences == ()
+    found = used_in_place(policy)
     assert found.verdict.modes[-1] == "planned"
-    assert found.in_tier[-1] > 0
     # By this machine's times autotm-async may let all lie in place in the end.
     moved = found.moved if policy == "autotm-async" else found.moved[-1:]
     assert sum(moved) > 0
-    assert found.faults == 0
 
 
 @pytest.mark.parametrize("policy", ["first-touch", "reactive"])
 def test_births_that_find_no_room_go_to_a_node_under_policies_that_say_so(policy: str) -> None:
-    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
-    assert found.verdict.differences == ()
-    assert found.in_tier[-1] > 0
-    assert (found.moved[-1] == 0) == (policy == "first-touch")
-    assert found.faults == 0
+    assert (used_in_place(policy).moved[-1] == 0) == (policy == "first-touch")
 
 
 def test_the_tiers_of_a_process_stay() -> None:
