@@ -6,7 +6,7 @@ A cell's name is ``network/way``. Ways:
 ``tuned``        with glibc told to keep its freed memory: what all others are compared with
 ``control``      tuned once more: how far two equal runs lie apart
 ``25%``          Ebbtide, planned
-``remake-25%``   the same, with contents that are made anew instead of moved
+``moves-25%``    the same, with nothing made anew
 ``state/3``      Ebbtide, the whole process in a third of what parameters, gradients and optimizer state take
 ``in-backward-state/3``  the same, each parameter updated in the backward pass
 ``deferred-state/3``  the same, each parameter updated before its next use
@@ -56,7 +56,7 @@ class Cell:
     policy: str = "ebbtide"
     order: str = "as-written"
     technique: str = "plain"
-    remake: bool = False
+    remake: bool = True
     settle_steps: int = 1
 
     @property
@@ -106,8 +106,8 @@ def cell(name: str) -> Cell:
         return Cell(net, way, Door.TUNED, technique=way, settle_steps=settle)
     if kind == "swap" and _is_budget(budget):
         return Cell(net, way, Door.SWAP, fast=budget)
-    if kind == "remake" and _is_budget(budget):
-        return Cell(net, way, Door.EBBTIDE, fast=budget, remake=True, settle_steps=EBBTIDE_SETTLE_STEPS)
+    if kind == "moves" and _is_budget(budget):
+        return Cell(net, way, Door.EBBTIDE, fast=budget, remake=False, settle_steps=EBBTIDE_SETTLE_STEPS)
     if kind in ORDERS and _is_budget(budget):
         return Cell(net, way, Door.EBBTIDE, fast=budget, order=kind, settle_steps=EBBTIDE_SETTLE_STEPS)
     if kind in (*POLICIES, *PLANNERS) and _is_budget(budget):
@@ -139,7 +139,7 @@ def _names() -> list[str]:
     names += [f"{net}/{budget}" for net in state for budget in BUDGETS]
     names += [f"gpt-400M/{way}" for way in ("checkpoint", "swap-state/3")]
     many = ("gpt2-bf16", "gpt2-fp32", "llama", "resnet50", "resnet50-96px-20")
-    names += [f"{net}/{way}" for net in many for way in ("remake-25%", "25%", "checkpoint")]
+    names += [f"{net}/{way}" for net in many for way in ("25%", "moves-25%", "checkpoint")]
     return list(dict.fromkeys(names))
 
 

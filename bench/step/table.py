@@ -40,8 +40,8 @@ def describe(found: Cell) -> str:
     if found.way.startswith("zero-offload-"):
         return f"{NAMES['zero-offload']}, within Ebbtide {budget}"
     order = f", updates {found.order}" if found.order != "as-written" else ""
-    anew = ", made anew" if found.remake else ""
-    return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "") + order + anew
+    moves = "" if found.remake else ", nothing made anew"
+    return f"Ebbtide {budget}" + (f", {found.policy}" if found.policy != "ebbtide" else "") + order + moves
 
 
 def ratio(paired: Paired | None) -> str:
