@@ -20,7 +20,9 @@ import shutil
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +32,13 @@ from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
-JOBS = min(len(os.sched_getaffinity(0)), 4)  # each takes up to a GiB
+JOBS = min(len(os.sched_getaffinity(0)), 4)  # each takes up to 2 GiB
+TOGETHER = 6  # files of a folder that are compiled as one: most of a file's time goes into torch's headers
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+
+
+def batched(items: list[str], size: int) -> Iterator[list[str]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def native_files(pattern: str, *parts: str) -> list[str]:
@@ -142,6 +149,8 @@ class BuildNative(build_ext):
             ext.extra_link_args.append(f"-Wl,-rpath,$ORIGIN/{self.libraries_from_module()}")
         if not self.stays_in_clone:
             ext.extra_link_args.append("-Wl,--strip-debug")
+        self.parts = dict(self.units(ext))
+        ext.sources = list(self.parts)
         self.compiler.compile = self.compile_stale
         super().build_extension(ext)
 
@@ -150,6 +159,17 @@ class BuildNative(build_ext):
         if not self.stays_in_clone:
             return "../torch/lib"
         return os.path.relpath(self.torch.folder / "lib", ROOT / "src/ebbtide")
+
+    def units(self, ext: Extension) -> Iterator[tuple[str, list[str]]]:
+        """What is compiled, each with the files that it includes: a folder's files by name, TOGETHER at a time."""
+        for folder, files in groupby(ext.sources, os.path.dirname):
+            for number, part in enumerate(batched(list(files), TOGETHER)):
+                unit = Path(self.build_temp) / "units" / ext.name / f"{Path(folder).name}.{number}.cpp"
+                text = "".join(f'#include "{os.path.relpath(path, "native")}"\n' for path in part)
+                if not unit.exists() or unit.read_text() != text:
+                    unit.parent.mkdir(parents=True, exist_ok=True)
+                    unit.write_text(text)
+                yield os.path.relpath(unit, ROOT), part
 
     def compile_stale(
         self,
@@ -171,7 +191,7 @@ class BuildNative(build_ext):
         newest_shared = max(os.path.getmtime(path) for path in [__file__, *(depends or [])])
 
         def is_stale(target: str, source: str) -> bool:
-            newest = max(newest_shared, os.path.getmtime(source))
+            newest = max(newest_shared, *map(os.path.getmtime, [source, *self.parts[source]]))
             return self.compiles_all or not os.path.exists(target) or os.path.getmtime(target) < newest
 
         stale = [(target, *item) for target, item in build.items() if is_stale(target, item[0])]

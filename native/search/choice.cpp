@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRaises = 60;
 constexpr std::array kRaiseSteps{1.01, 1.1};
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 using Rows = std::vector<std::size_t>;
 using Taken = std::vector<std::uint8_t>;
@@ -91,7 +91,7 @@ class Cover {
       auto [was, row] = heap.top();
       heap.pop();
       double now = ratio(demand, lacking, row);
-      if (now == kNever) continue;
+      if (now == kEndless) continue;
       if (!heap.empty() && now > heap.top().first && now > was) {
         heap.emplace(now, row);
         continue;
@@ -160,7 +160,7 @@ class Cover {
     std::int64_t covered = 0, paged = paged_[row];
     each(demand, lacking, row, [&](std::int64_t lacks) { covered += std::clamp<std::int64_t>(lacks, 0, paged); });
     double price = costs_.cost[row] + (in_group_[group(row)] > 0 ? 0.0 : costs_.write_cost[group(row)]);
-    return covered > 0 ? (price + 1.0) / static_cast<double>(covered) : kNever;
+    return covered > 0 ? (price + 1.0) / static_cast<double>(covered) : kEndless;
   }
 
   const Windows &must_, &wish_;
@@ -219,7 +219,7 @@ std::optional<std::vector<std::uint8_t>> choose(const Demand& must, const Coveri
   Bytes paged(wish.paged.size());
   std::ranges::transform(wish.paged, paged.begin(), [](double nbytes) { return static_cast<std::int64_t>(nbytes); });
   std::optional<Taken> best;
-  double least = kNever;
+  double least = kEndless;
   for (double step : kRaiseSteps) {
     Cover cover(must_windows, wish_windows, wish, paged, raised(wish, wish_windows, paged, price, step));
     cover.repair(wish_windows);

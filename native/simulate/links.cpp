@@ -155,7 +155,7 @@ void Links::progress(double now) {
 // New rates, and when the first of the busy links changes under them.
 void Links::share() {
   set_rates();
-  next_end_ = kNever;
+  next_end_ = kEndless;
   double slows = 0;
   for (const Lane* lane : busy_) {
     slows += lane->link.slows_compute;

@@ -15,7 +15,7 @@
 
 namespace ebbtide::simulate {
 
-inline constexpr double kNever = std::numeric_limits<double>::infinity();
+inline constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 // A piece's bytes on their way between two tiers.
 struct Copy {
@@ -96,7 +96,7 @@ class Links {
   std::deque<Copy> copies_;
   std::size_t n_queued_ = 0;
   double since_ = 0;
-  double next_end_ = kNever;
+  double next_end_ = kEndless;
   double slowdown_ = 1;
   bool differ_ = false;  // some links are slower beside an operation
   bool beside_ = false;

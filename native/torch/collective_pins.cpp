@@ -40,7 +40,7 @@ struct UnderWay {
   }
 };
 
-std::mutex mutex;
+std::mutex pins_mutex;
 std::vector<Pinned> in_this_step, in_the_last;
 std::vector<UnderWay> under_way;
 std::atomic<std::size_t> n_under_way = 0, n_pinning = 0;
@@ -66,7 +66,7 @@ void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
   if (pinned_now.empty() || !std::string_view(function.name()).starts_with("c10d::")) return;
   for (const c10::IValue& output : function.outputs()) {
     if (!output.isCustomClass()) continue;
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(pins_mutex);
     under_way.push_back(
         {c10::weak_intrusive_ptr<c10d::Work>(output.toCustomClass<c10d::Work>()), {}, std::exchange(pinned_now, {}), false, 0});
     n_under_way = under_way.size();
@@ -78,7 +78,7 @@ void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
 
 // Only where there are collectives, since what every operator returns is boxed for it. Whether it was done before.
 bool watch_results() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(pins_mutex);
   if (callback != at::INVALID_CALLBACK_HANDLE) return true;
   auto begins = [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; };
   callback = at::addGlobalCallback(
@@ -92,7 +92,7 @@ template <typename Condition>
 void unpin_where(Condition holds, bool drops) {
   std::vector<UnderWay> over;  // given up without the mutex
   std::vector<c10::intrusive_ptr<c10d::Work>> looked_at;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(pins_mutex);
   n_pinning = 0;
   for (UnderWay& each : under_way) {
     if (!each.unpinned && holds(each)) {
@@ -115,14 +115,14 @@ void enter_collective() {
   if (depth++ > 0 || the_arena() == nullptr) return;
   are_there = true;
   result_is_seen = watch_results();
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(pins_mutex);
   in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());  // none, but where another thread's came first
   pinned_now.clear();
 }
 
 void exit_collective() {
   if (--depth > 0 || result_is_seen) return;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(pins_mutex);
   in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());
   pinned_now.clear();
 }
@@ -156,7 +156,7 @@ bool collectives_under_way() { return n_pinning > 0; }
 
 void unpin_last_step() {
   unpin_where([](UnderWay& each) { return each.ended() || ++each.steps == 2; }, true);
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(pins_mutex);
   unpin_all(in_the_last);
   in_the_last.swap(in_this_step);
 }

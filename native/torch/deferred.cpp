@@ -39,7 +39,7 @@ struct Deferred {
 };
 
 // Nobody asks for the GIL while he holds it.
-std::mutex mutex;
+std::mutex deferred_mutex;
 std::map<std::uintptr_t, Range> ranges;
 std::map<UpdateNumber, Deferred> updates;
 PyObject* make_update = nullptr;
@@ -106,7 +106,7 @@ class Updating {
 };
 
 std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
   return update == updates.end() ? nullptr : update->second.modes;
 }
@@ -157,7 +157,7 @@ void carry_out_found(Find find_them) {
   if (updating) return;
   std::vector<UpdateNumber> found;
   {
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(deferred_mutex);
     find_them(found);
   }
   if (!found.empty()) carry_out(found);
@@ -167,7 +167,7 @@ void carry_out_found(Find find_them) {
 
 bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Tensor& gradient) {
   auto modes = std::make_shared<const at::ThreadLocalState>();
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(deferred_mutex);
   if (!is_free_for(memory_of(gradient), true)) return false;
   for (const at::Tensor& tensor : own) {
     if (!is_free_for(memory_of(tensor), false)) return false;
@@ -182,7 +182,7 @@ bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Te
 
 void carried_out(UpdateNumber number) {
   std::shared_ptr<const at::ThreadLocalState> modes;  // gone when the mutex is free: it may hold Python objects
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
   if (update == updates.end()) return;
   for (std::uintptr_t begin : update->second.ranges) {

@@ -7,7 +7,6 @@
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "operands.hpp"
+#include "silence.hpp"
 
 namespace ebbtide {
 
@@ -30,7 +30,7 @@ bool is_large(const at::Tensor& table) {
 }
 
 // A dense tensor with the strides that PyTorch gives to a new one, so that a result of such tensors has those, too.
-bool is_plain(const at::Tensor& tensor) {
+bool is_row_major(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (!impl.has_storage() || impl.has_symbolic_sizes_strides() || impl.layout() != c10::kStrided || !tensor.device().is_cpu())
     return false;
@@ -43,7 +43,7 @@ bool is_plain(const at::Tensor& tensor) {
 }
 
 bool comes_by_faults(const at::Tensor& table) {
-  if (!is_plain(table)) return false;
+  if (!is_row_major(table)) return false;
   const void* storage = managed_storage(table);
   return storage != nullptr &&
          the_arena()->comes_by_faults({storage, Access::Read, 0, bytes_of(table, table.storage().nbytes())});
@@ -64,7 +64,7 @@ std::optional<std::vector<std::int64_t>> rows_of(const at::Tensor& index, std::i
 // allocations are the same.
 template <typename Allocate>
 std::optional<at::Tensor> gather(const at::Tensor& table, const at::Tensor& index, bool from_the_end, Allocate allocate) {
-  if (!is_large(table) || !comes_by_faults(table) || table.dim() == 0 || !is_plain(index)) return std::nullopt;
+  if (!is_large(table) || !comes_by_faults(table) || table.dim() == 0 || !is_row_major(index)) return std::nullopt;
   if (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) return std::nullopt;
   std::optional<std::vector<std::int64_t>> row = rows_of(index, table.size(0), from_the_end);
   if (!row.has_value()) return std::nullopt;
@@ -107,10 +107,6 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   return at::cpu::index(self, indices);
 }
 
-struct Silence : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 }  // namespace
 
 void install_gathers() {
@@ -118,7 +114,6 @@ void install_gathers() {
   if (library != nullptr) return;
   library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   Silence silence;
-  c10::WarningUtils::WarningHandlerGuard guard(&silence);
   library->impl("index_select", TORCH_FN(index_select));
   library->impl("index.Tensor", TORCH_FN(index));
 }

@@ -2,7 +2,6 @@
 // at once. They are served group by group: the same kernel on consecutive pieces of the lists, which computes the same
 // bits, because every element is updated on its own.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "operator_rules.hpp"
 #include "recipes.hpp"
 #include "recorder.hpp"
+#include "silence.hpp"
 
 namespace ebbtide {
 
@@ -114,11 +114,6 @@ void by_groups(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   torch::jit::drop(*stack, count);
 }
 
-// torch warns that a kernel is overridden, once; this one is meant.
-struct Silence : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 }  // namespace
 
 bool is_served_by_groups(const c10::OperatorName& name) { return originals().contains(name); }
@@ -128,7 +123,6 @@ void install_list_operators(c10::DispatchKey key) {
   if (library != nullptr) return;
   library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   Silence silence;
-  c10::WarningUtils::WarningHandlerGuard guard(&silence);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.overload_name.ends_with("out")) continue;  // each is made of another of them

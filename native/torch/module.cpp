@@ -116,7 +116,7 @@ void start(const ArenaSettings& asked) {
 void let_faults_into_pool() {
   at::Tensor elements = at::empty({static_cast<std::int64_t>(at::get_num_threads())});
   auto shared = at::TensorIterator::nullary_op(elements);
-  shared.for_each([](char**, const std::int64_t*, std::int64_t) { let_faults_in(); }, /*grain_size=*/1);
+  shared.for_each([](char**, const std::int64_t*, std::int64_t, std::int64_t) { let_faults_in(); }, /*grain_size=*/1);
 }
 
 // ebbtide.planning.load_schedule.ScheduleColumns.

@@ -19,7 +19,7 @@ struct Maker {
   std::string line;
 };
 
-std::mutex mutex;
+std::mutex nodes_mutex;
 std::map<Key, Maker>& makers() {
   static auto* all = new std::map<Key, Maker>;  // never destroyed: other threads may still run
   return *all;
@@ -39,29 +39,29 @@ const Maker* maker_of_current_node() {
 }  // namespace
 
 void note_module_of_node(std::int64_t sequence_nr, std::uint32_t module) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(nodes_mutex);
   maker(sequence_nr).module = module;
 }
 
 void note_line_of_node(std::int64_t sequence_nr, std::string line) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(nodes_mutex);
   maker(sequence_nr).line = std::move(line);
 }
 
 std::uint32_t module_of_current_node() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(nodes_mutex);
   const Maker* made = maker_of_current_node();
   return made != nullptr ? made->module : 0;
 }
 
 std::string line_of_current_node() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(nodes_mutex);
   const Maker* made = maker_of_current_node();
   return made != nullptr ? made->line : "";
 }
 
 void forget_makers() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(nodes_mutex);
   makers().clear();
 }
 

@@ -147,7 +147,7 @@ Made first_call(const Recipe& recipe, torch::jit::Stack stack) {
   return {std::move(stack), memory, std::move(storage)};
 }
 
-Made make(const Recipe& recipe);
+Made made_by(const Recipe& recipe);
 
 Made make_by_calls(const Recipe& recipe) {
   if (Settings() != recipe.settings) {
@@ -159,7 +159,7 @@ Made make_by_calls(const Recipe& recipe) {
     std::vector<Made> ingredients;  // until the call has ended
     std::vector<Moved> moved;
     for (const RecipePointer& each : call.ingredients) {
-      ingredients.push_back(make(*each));
+      ingredients.push_back(made_by(*each));
       moved.push_back(moved_to(each->address, each->nbytes, ingredients.back().memory, ingredients.back().storage));
       recipe_memory()->made_ingredient(each->nbytes);
     }
@@ -185,7 +185,7 @@ Made make_by_calls(const Recipe& recipe) {
 }
 
 // It says the operator's name after those of the operators that it was for.
-Made make(const Recipe& recipe) {
+Made made_by(const Recipe& recipe) {
   const std::string& name = recipe.calls[0].op.schema().name();
   try {
     return make_by_calls(recipe);
@@ -215,7 +215,7 @@ bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps, bool agai
   WithThreads threads(recipe.settings.threads);
   c10::OptionalStreamGuard stream;
   if (auto its = recipe_memory()->begin_making(recipe.address, again)) stream.reset_stream(*its);
-  Made made = make(recipe);
+  Made made = made_by(recipe);
   return recipe_memory()->hand_over(made.memory, recipe.address, number, keeps);
 }
 

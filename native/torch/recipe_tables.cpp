@@ -12,7 +12,7 @@ namespace ebbtide {
 namespace {
 
 // Guards the tables below. Nobody runs an operator, or gives memory back, while he holds it.
-std::mutex mutex;
+std::mutex tables_mutex;
 std::map<const void*, RecipePointer> recipes;             // by the storage they make
 std::map<const void*, std::vector<const void*>> readers;  // by the memory that is held, the storages made of it
 std::vector<RecipePointer> discarded;  // by threads that leave references
@@ -45,7 +45,7 @@ bool is_good(const RecipePointer& recipe) {
 }  // namespace
 
 RecipePointer take_off(const void* address, const RecipePointer& only) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(tables_mutex);
   return take(address, only);
 }
 
@@ -54,7 +54,7 @@ RecipePointer take_off(const void* address, const RecipePointer& only) {
 void discard(RecipePointer recipe) {
   if (recipe == nullptr) return;
   if (leaves_references) {
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(tables_mutex);
     discarded.push_back(std::move(recipe));
     return count();
   }
@@ -77,7 +77,7 @@ void give_up(RecipePointer recipe) {
 void give_up_discarded() {
   std::vector<RecipePointer> all;
   {
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(tables_mutex);
     all.swap(discarded);
     count();
   }
@@ -92,7 +92,7 @@ void put_on(RecipePointer recipe, const RecipePointer& before) {
   RecipePointer found;
   bool stays = false;
   {
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(tables_mutex);
     found = take(address, nullptr);
     if (found == before && std::ranges::all_of(recipe->calls.back().ingredients, is_good)) {
       for (const Held& held : recipe->held) readers[held.address].push_back(address);
@@ -107,19 +107,19 @@ void put_on(RecipePointer recipe, const RecipePointer& before) {
 }
 
 RecipePointer recipe_of(const void* address) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(tables_mutex);
   auto found = recipes.find(address);
   return found == recipes.end() ? nullptr : found->second;
 }
 
 std::vector<const void*> readers_of(const void* address) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(tables_mutex);
   auto found = readers.find(address);
   return found == readers.end() ? std::vector<const void*>() : found->second;
 }
 
 const void* any_with_recipe() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(tables_mutex);
   return recipes.empty() ? nullptr : recipes.begin()->first;
 }
 

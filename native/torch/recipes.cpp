@@ -260,7 +260,7 @@ void free_of_readers(const void* address) {
 // An address, and whether somebody is about to write there.
 constexpr std::uintptr_t kToWrite = 1;
 std::array<std::atomic<std::uintptr_t>, 64> asked{};
-std::mutex mutex;
+std::mutex asking_mutex;
 std::set<std::uintptr_t> attended;  // what the maker's threads are at
 sem_t any_asked;
 std::atomic<int> idle_makers = 0;
@@ -270,7 +270,7 @@ void start_thread();
 // Who waits asks again and again: once is enough.
 void attend(std::uintptr_t request) {
   {
-    std::lock_guard lock(mutex);
+    std::lock_guard lock(asking_mutex);
     if (!attended.insert(request).second) return;
   }
   auto* address = reinterpret_cast<const void*>(request & ~kToWrite);
@@ -279,7 +279,7 @@ void attend(std::uintptr_t request) {
   } else {
     make(address);
   }
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(asking_mutex);
   attended.erase(request);
 }
 

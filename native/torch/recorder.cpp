@@ -72,7 +72,7 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
 Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .uses = {}, .op = {}};  // a label, not an operator
-  Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}};
+  Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}, .op = {}};
   treatment.makes_empty = makes_empty(function.name());
   treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;

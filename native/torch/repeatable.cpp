@@ -149,11 +149,11 @@ constexpr auto kAlsoOnAccelerators = std::to_array<std::string_view>({
 static_assert(std::ranges::is_sorted(kAlsoOnAccelerators));
 static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
 
-std::mutex mutex;
+std::mutex struck_mutex;
 std::set<std::string> struck;
 
 bool is_struck(const c10::OperatorName& op) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(struck_mutex);
   return struck.contains(op.name) || struck.contains(c10::toString(op));
 }
 
@@ -188,7 +188,7 @@ void repeat_on_an_accelerator() { on_an_accelerator = true; }
 std::span<const std::string_view> operators_repeatable_on_accelerators() { return kAlsoOnAccelerators; }
 
 void strike_repeatable(std::set<std::string> names) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(struck_mutex);
   struck = std::move(names);
 }
 
