@@ -46,11 +46,13 @@ def train(job: Job, session: Any) -> dict[str, object]:
     name, options = OPTIMIZERS[job.optimizer]
     optimizer = getattr(torch.optim, name)(model.parameters(), **options)
     losses, batches = [], data()
+    # PyTorch has no bf16 LSTM on processors for which oneDNN has none.
+    casts = job.autocast and (job.net != "lstm" or torch.ops.mkldnn._is_mkldnn_bf16_supported())
     for step in range(job.steps):
         with session.step() if session is not None and job.by_step else nullcontext():
             optimizer.zero_grad(set_to_none=not job.keep_gradients)
             for _ in range(job.micro_batches):
-                with torch.autocast("cpu", torch.bfloat16, enabled=job.autocast):
+                with torch.autocast("cpu", torch.bfloat16, enabled=casts):
                     loss = loss_of(model, next(batches)) / job.micro_batches
                 loss.backward()
                 losses.append(loss.item())
