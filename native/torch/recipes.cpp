@@ -58,7 +58,8 @@ class Keeper {
 
   std::optional<c10::IValue> keep(const c10::IValue& value) {
     if (value.isGenerator() || value.isObject() || value.isPyObject() || value.isStorage()) return std::nullopt;
-    // A number, a string, a list of them stay as they are: they were boxed for this call alone.
+    if (value.isList() && !value.isTensorList() && !value.isOptionalTensorList())
+      return value.toList().copy();  // TorchScript gives the script's own list, which may change afterwards
     return with_tensors(value, [this](const at::Tensor& tensor) { return keep_tensor(tensor); });
   }
 

@@ -319,12 +319,20 @@ def _autocast(one: Tensor, other: Tensor) -> Tensor:
         return torch.mm(row, other).float()
 
 
+def _list_changes(one: Tensor, other: Tensor) -> Tensor:
+    """TorchScript's operators get the script's own lists."""
+    script = "def flipped(one, dims: List[int]):\n  made = one.flip(dims)\n  dims[0] = 1\n  return made\n"
+    flipped: Tensor = torch.jit.CompilationUnit(script).flipped(one, [0])
+    return flipped
+
+
 MORE = {
     "mode": _in_a_mode,
     "mode-out": _in_a_mode_that_fills,
     "hooks": _with_hooks,
     "denormals": _without_denormals,
     "autocast": _autocast,
+    "list": _list_changes,
 }
 
 
