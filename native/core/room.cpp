@@ -158,13 +158,25 @@ Room::Attempt Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
 
 // Nothing moves, and this thread finds no room: whether it would wait for threads that wait like it. Then it goes on, and
 // its operator ends and makes a change for the others. A thread outside operators holds nothing that others could wait for.
+// So do those that wait for the maker, which may be the one that finds no room: an operator's own thread, or one that shares
+// its work, which is in no operator.
 bool Room::is_standstill(std::uint64_t changes) {
   if (unpins_come_ != nullptr && unpins_come_()) return false;
   if (std::exchange(blocked_since_, changes) != changes) blocked_ = 0;
   bool in_operator = stacks_.are_here();
-  if (stacks_.at_work() <= 1 || blocked_ + in_operator >= stacks_.at_work()) return true;
+  std::ptrdiff_t for_maker = std::max(for_maker_, std::min<std::ptrdiff_t>(for_maker_outside_, 1));
+  if (stacks_.at_work() <= 1 || blocked_ + in_operator + for_maker >= stacks_.at_work()) return true;
   blocked_ += in_operator;
   return false;
+}
+
+void Room::wait_for_maker(Lock& lock, const Block& b, bool to_write, bool again) {
+  ask_to_make_(b.address - b.before, to_write);
+  std::ptrdiff_t& waiting = stacks_.are_here() ? for_maker_ : for_maker_outside_;
+  ++waiting;
+  if (!again) mover_.changed();  // a maker that waits for room looks again whom it waits for
+  mover_.wait(lock, false);
+  --waiting;
 }
 
 int Room::ensure_usable(Lock& lock, BlockId id) {
@@ -172,6 +184,7 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
   std::uint32_t generation = b.generation;
   std::int64_t since = now_ns();
   RankSet valid = b.valid;
+  bool asked = false;
   for (int tries = 0; b.generation == generation;) {
     if (b.state == State::Reading) {
       mover_.wait(lock, false);
@@ -180,8 +193,7 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
     if (!b.is_absent()) return 0;
     if (b.state == State::Unmade) {
       ++b.external_pins;  // it stays from when it is made until this thread has seen that
-      ask_to_make_(b.address - b.before, false);
-      mover_.wait(lock, false);
+      wait_for_maker(lock, b, false, std::exchange(asked, true));
       if (b.generation == generation) --b.external_pins;
       continue;
     }
@@ -208,10 +220,8 @@ int Room::ensure_usable(Lock& lock, BlockId id) {
 
 void Room::ensure_free(Lock& lock, BlockId id) {
   std::uint32_t generation = blocks_[id].generation;
-  while (blocks_[id].generation == generation && blocks_[id].guards > 0) {
-    ask_to_make_(blocks_[id].address - blocks_[id].before, true);
-    mover_.wait(lock, false);
-  }
+  for (bool asked = false; blocks_[id].generation == generation && blocks_[id].guards > 0;)
+    wait_for_maker(lock, blocks_[id], true, std::exchange(asked, true));
 }
 
 // Where no room can be had it stays where it is.

@@ -52,6 +52,7 @@ class Room {
   bool try_claim_new(std::uint64_t bytes);  // likewise, none of them cached
   Attempt make_room(Lock& lock, Shape shape, std::int64_t since);  // when its caller began to wait
   bool is_standstill(std::uint64_t changes);
+  void wait_for_maker(Lock& lock, const Block& b, bool to_write, bool again);
   void claim_over_budget(Shape shape, Attempt why);
   void release_cached(std::uint64_t bytes, const Shape& shape = {});
   void clear_stretch(HostRegion& r);
@@ -80,6 +81,7 @@ class Room {
   unsigned waiting_ = 0;
   std::ptrdiff_t blocked_ = 0;  // threads in operators that have waited for room since this many changes of the mover
   std::uint64_t blocked_since_ = 0;
+  std::ptrdiff_t for_maker_ = 0, for_maker_outside_ = 0;  // threads that wait for the maker, in operators and outside
   std::uint64_t failures_at_trim_ = 0;
   std::int64_t trims_from_ns_ = 0;
   Slot cleared_up_to_[2] = {0, 0};  // huge pages, small ones

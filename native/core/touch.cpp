@@ -12,6 +12,7 @@ constexpr const char* kUnannounced = "a compiled kernel or other code outside Py
 
 // The one before has ended.
 void Arena::begin_stretch() {
+  if (off_the_record) return;  // what makes anew runs for what a stretch has touched
   if (tape_.in_step() && !tape_.on_step_thread()) return;  // what other threads do meanwhile ends nothing
   if (stretch_.thrashes()) {
     const OperatorStack& mine = this_operator_stack();

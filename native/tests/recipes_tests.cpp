@@ -200,6 +200,45 @@ TEST(threads_that_read_and_write_see_only_whole_and_right_contents) {
   release(arena, s);
 }
 
+// Else they would wait until the watchdog comes.
+TEST(a_maker_without_room_goes_over_the_budget_where_all_that_could_leave_waits_for_it) {
+  for (bool shares_work : {false, true}) {  // the operator's own thread touches it, or one that is in no operator
+    Arena& arena = arena_with_maker(10 * kMiB);
+    arena.set_watchdog(std::int64_t{1} << 62);
+    Sum s = make_sum(arena, 2 * kMiB);
+    arena.evict(s.sum);
+    void* other = arena.allocate(6 * kMiB);
+    Operand held[] = {{other, Access::Write}};
+    arena.enter("test::work", held, Work::Itself);
+    CHECK(arena.state(s.sum) == State::Unmade);
+    if (shares_work) {
+      std::thread([&] { CHECK(is_right(s)); }).join();
+    } else {
+      CHECK(is_right(s));
+    }
+    arena.exit();
+    Counters c = arena.counters();
+    CHECK(c.over_budget && c.message.find("more at once") != std::string::npos && maker->handed_over() == 1);
+    arena.release(other);
+    release(arena, s);
+  }
+}
+
+TEST(storages_that_push_each_other_out_are_not_made_for_ever) {
+  Arena& arena = arena_with_maker(7 * kMiB);
+  maker->keeps = true;
+  Sum a = make_sum(arena, 2 * kMiB), b = make_sum(arena, 2 * kMiB);
+  arena.enter("test::read", {}, Work::Itself);
+  for (std::size_t i = 0; i < 100; ++i) CHECK(a.sum[i] == b.sum[i]);
+  CHECK(maker->handed_over() < 20);
+  arena.exit();
+  for (const Sum& s : {a, b}) {
+    maker->free(s.one);
+    for (void* p : {s.sum, s.one, s.other}) arena.release(p);
+  }
+  arena.check_invariants();
+}
+
 TEST(pieces_leave_one_by_one_and_all_that_are_away_are_made_together) {
   for (std::size_t n : {4 * kLeast, 4 * kLeast + 3 * kMiB + 12}) {  // the last has the rest
     Arena& arena = arena_with_maker(0, kLeast);
