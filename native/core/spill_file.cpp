@@ -26,6 +26,16 @@ ssize_t read_parts(int fd, const iovec* parts, int count, off_t offset) {
   return syscall(SYS_preadv, fd, parts, count, offset, 0L);
 }
 
+// Above the standard descriptors: where those are closed, what is printed would go into the file.
+int open_above(const char* directory, int flags) {
+  int fd = open(directory, flags, 0600);
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+  close(fd);
+  errno = error;
+  return above;
+}
+
 constexpr SpillFile::Calls system_calls{write_parts, read_parts, ::fallocate};
 
 }  // namespace
@@ -36,9 +46,9 @@ SpillFile::SpillFile(const std::vector<std::string>& directories) {
   constexpr int flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
   for (const std::string& directory : directories) {
     const std::string name = "the spill directory " + directory;
-    int fd = open(directory.c_str(), flags | O_DIRECT, 0600);
+    int fd = open_above(directory.c_str(), flags | O_DIRECT);
     if (fd < 0 && errno == EINVAL) {
-      fd = open(directory.c_str(), flags, 0600);
+      fd = open_above(directory.c_str(), flags);
       if (fd >= 0) say((name + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
     }
     if (fd < 0) {

@@ -1,7 +1,10 @@
 // The spill file: one directory, and stripes over several.
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -109,6 +112,17 @@ struct Pages {
 };
 
 }  // namespace
+
+TEST(no_file_has_a_standard_descriptor) {
+  pid_t child = fork();
+  if (child == 0) {
+    for (int fd : {0, 1, 2}) close(fd);
+    SpillFile file({spill_directory(), spill_directory()});
+    _exit(std::ranges::count_if(std::array{0, 1, 2}, [](int fd) { return fcntl(fd, F_GETFD) != -1; }));
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
 
 TEST(a_spill_file_has_no_name_and_the_bytes_come_back) {
   Directory directory;
