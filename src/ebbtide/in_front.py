@@ -62,7 +62,12 @@ class InFrontOf(Enum):
     )
     NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch._C.TensorBase.numpy",))
     DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", ("torch.Tensor.__dlpack__",))
-    DATA_PTR = Row(_VIEWS, "who asks for an address finds the tensor in memory", ("torch._C.TensorBase.data_ptr",))
+    DATA_PTR = Row(
+        _VIEWS,
+        "who asks for an address finds the tensor in memory",
+        ("torch._C.TensorBase.data_ptr", "torch._C.TensorBase.const_data_ptr"),
+        may_lack=True,
+    )
     STORAGE_FILES = Row(
         _VIEWS,
         "PyTorch hands a storage to the kernel, which cannot wait",
@@ -91,9 +96,11 @@ class InFrontOf(Enum):
         _TENSORS,
         "a tensor is looked at without an operator: its deferred update is made before",
         (
-            *(f"torch._C.TensorBase.{name}" for name in ("numpy", "data_ptr", "untyped_storage")),
+            *(f"torch._C.TensorBase.{name}" for name in ("numpy", "data_ptr", "const_data_ptr", "untyped_storage")),
+            *(f"torch._C.TensorBase.{name}" for name in ("apply_", "map_", "map2_")),
             *("torch.Tensor.__dlpack__", "torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
         ),
+        may_lack=True,
     )
     SWAPS = Row(
         _TENSORS,
@@ -117,7 +124,8 @@ class InFrontOf(Enum):
     DEVICE_ADDRESSES = Row(
         "doors.device_views",
         "who asks for an address on a device finds the tensor there, until the step ends",
-        ("torch._C.TensorBase.data_ptr", "torch._C.StorageBase.data_ptr"),
+        ("torch._C.TensorBase.data_ptr", "torch._C.TensorBase.const_data_ptr", "torch._C.StorageBase.data_ptr"),
+        may_lack=True,
     )
     DEVICE_STORAGES = Row(
         "doors.device_views",
@@ -208,6 +216,12 @@ class InFrontOf(Enum):
         "recorders.fake",
         "a fake tensor has no memory to share, so NumPy gets ones",
         ("torch._C.TensorBase.numpy",),
+        ends="with the recorder",
+    )
+    FAKE_FILES = Row(
+        "recorders.fake",
+        "a fake tensor has no bytes to save, so a checkpoint of that name stays as it is",
+        ("torch.save", "torch.serialization.save"),
         ends="with the recorder",
     )
     FAKE_TEXT = Row(

@@ -148,6 +148,24 @@ def test_a_machine_must_say_how_fast_it_computes(tmp_path: Path) -> None:
     assert "--machine goes with --fake" in finished.stderr
 
 
+SAVES = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(3):
+    model(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "step": step}, "checkpoint.pt")
+"""
+
+
+def test_a_checkpoint_of_the_same_name_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    (tmp_path / "checkpoint.pt").write_bytes(b"of hours of training")
+    run(EBBTIDE, "estimate", "--machine", "h100", "train.py", cwd=tmp_path, status=0)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == b"of hours of training"
+
+
 TWO_RESULTS = """
 import torch
 model = torch.nn.Linear(64, 64)

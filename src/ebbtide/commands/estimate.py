@@ -45,7 +45,7 @@ def estimate(
     command to copy.
 
     The script runs on fake tensors until its second step has ended. Whatever else it does until then, it does: it reads
-    its data, and writes its files.
+    its data, and writes its files. Only torch.save() does nothing.
     """
     from ebbtide.commands.interrupts import ended_by_sigterm
     from ebbtide.commands.tables import show_fitting

@@ -107,6 +107,7 @@ class FakeTape:
         for wrapper in (
             *InFrontOf.LOADER_WORKERS.install(_without_workers),
             *InFrontOf.FAKE_ARRAYS.install(self._ones),
+            *InFrontOf.FAKE_FILES.install(lambda save, *args, **kwargs: None),
             *InFrontOf.FAKE_TEXT.install(_formatted),
         ):
             self._modes.callback(wrapper.remove)
