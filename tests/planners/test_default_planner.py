@@ -29,6 +29,8 @@ from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
 from tests.helpers.make_steps import DISK, PAGE, R, W, disk, least_and_most, network, page_traces, parameter, step
 
+ACTIVATION = 100 * PAGE
+
 
 def read(value: dict[str, Any]) -> tuple[Trace, Machine]:
     trace, its_machine = read_tiertrace(json.dumps(value).encode())
@@ -174,26 +176,39 @@ def test_where_operations_work_in_place_nothing_has_to_move() -> None:
 # ---- several slow tiers ----------------------------------------------------------------------------------------------
 
 
-def test_the_slower_tier_takes_what_its_links_can_carry_at_the_right_time() -> None:
-    """Twenty activations, born one a tick and used again in the reverse order, of which the host holds twelve."""
-    count, size = 20, 100 * PAGE
+def there_and_back(count: int, host: int, ssd_rate: int) -> tuple[Trace, Machine]:
+    """Activations, born one a tick and used again in the reverse order. The host holds so many of them."""
     n_ticks = 2 * count
-    storages = [Storage(size, StorageKind.ACTIVATION, at, n_ticks - at) for at in range(count)]
+    storages = [Storage(ACTIVATION, StorageKind.ACTIVATION, at, n_ticks - at) for at in range(count)]
     accesses = [(at, tick, mode) for at in range(count) for tick, mode in ((at, W), (n_ticks - 1 - at, R))]
-    trace = step([size] * n_ticks, storages, accesses)  # a tick is as long as a copy at 1 byte a ns
-    tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, 12 * size), Tier("ssd", InPlace.NOTHING))
+    trace = step([ACTIVATION] * n_ticks, storages, accesses)  # a tick is as long as a copy at 1 byte a ns
+    tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, host * ACTIVATION), Tier("ssd", InPlace.NOTHING))
     links = tuple(
-        Link(*ends, rate) for slow, rate in (("host", 2 * 10**9), ("ssd", 5 * 10**8))
+        Link(*ends, rate) for slow, rate in (("host", 2 * 10**9), ("ssd", ssd_rate))
         for ends in ((slow, "gpu"), ("gpu", slow))
     )  # fmt: skip
-    machine = Machine("three", Origin.ASSUMED, tiers, links, exclusive=True)
+    return trace, Machine("three", Origin.ASSUMED, tiers, links, exclusive=True)
+
+
+def test_the_slower_tier_takes_what_its_links_can_carry_at_the_right_time() -> None:
+    """The host holds twelve of twenty."""
+    trace, machine = there_and_back(20, host=12, ssd_rate=5 * 10**8)
     rows = idle_table(trace, True)
     chosen = np.arange(len(rows))
-    homes = assign_tiers(trace, machine, rows, chosen, Clock(trace.start_ns(np.arange(n_ticks + 1))))
+    homes = assign_tiers(trace, machine, rows, chosen, Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))))
     on_ssd = [at for at, home in enumerate(homes) if home == "ssd"]
     assert 7 <= len(on_ssd) <= 9  # 19 have an interval, and the host has room for 12
     # The SSD takes two ticks for a copy, so at most every other one may go there, or a queue would grow.
     assert all(later - earlier >= 2 for earlier, later in pairwise(on_ssd)), on_ssd
+
+
+@pytest.mark.parametrize(("host", "ssd_rate"), [(8, 10**8), (4, 2 * 10**8)])
+def test_room_for_copies_is_kept_only_where_it_costs_the_slowest_tier_nothing(host: int, ssd_rate: int) -> None:
+    """The step takes little more than the SSD's copies of what has no room elsewhere at its peak."""
+    trace, machine = there_and_back(20, host, ssd_rate)
+    found = ebbtide(trace, machine, 3 * ACTIVATION)
+    tick_ns, copy_ns = ACTIVATION, ACTIVATION * 10**9 // ssd_rate
+    assert found.predicted_ns <= 2 * (20 - host - 3) * copy_ns + 4 * tick_ns
 
 
 @settings(max_examples=25, deadline=None)

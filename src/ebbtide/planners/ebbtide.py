@@ -52,7 +52,8 @@ TIME_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The start of a search. ``reserve`` is the share of the budget that the choice leaves for copies under way.
+    """The start of a search. ``reserve`` is the share of the budget that the choice leaves for copies under way, where
+    that adds nothing to what the slowest of several slow tiers has to hold.
 
     ``clean_early`` and ``lazy`` are those of ``Pace``. ``thrifty`` shares slow tiers out in the thrifty way
     (``slow_tiers``).
@@ -311,7 +312,10 @@ class _Search:
         high = clock.at_or_before(clock.of(idle.until) - _SLACK * problem.fetch_cost)
         high = np.where(idle.returns, high, idle.until)
         low = np.minimum(low, idle.until)
-        allowed = np.maximum(budget_bytes - int(start.reserve * budget_bytes), problem.needed)
+        # A larger reserve would send more to the slowest tier than the step's peak does.
+        most = max(budget_bytes + problem.before_slowest_bytes, int(problem.live.max()))
+        reserve: Ints = np.minimum(int(start.reserve * budget_bytes), most - problem.live)
+        allowed = np.maximum(budget_bytes - reserve, problem.needed)
         must = Demand(idle.after + 1, idle.until, problem.live - budget_bytes)
         wish = Demand(low, np.maximum(low, high), problem.live - allowed)
         return choose(idle, must, wish, *costs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.ir.base import Flags, Floats, Ints
+from ebbtide.ir.base import LARGEST, Flags, Floats, Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
 from ebbtide.ir.plan import Stay
@@ -47,6 +47,14 @@ class Problem:
     simulator: Simulator
     still: tuple[Stay, ...]
     elsewhere: StayColumns
+
+    @property
+    def before_slowest_bytes(self) -> int:
+        """Return what the slow tiers before the slowest hold together, or LARGEST if there are none, or one has no
+        limit. What packs has none that is known."""
+        tiers = [self.machine.tier(name) for name in self.tiers[:-1]]
+        limits = [LARGEST if tier.packs or tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers]
+        return min(sum(limits), LARGEST) if limits else LARGEST
 
     def simulated(self, moved: StayColumns, n_steps: int) -> Outcome:
         """Simulate the plan in which all other storages are ``still``.
