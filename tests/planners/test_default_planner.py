@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.check import check_plan
-from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.occupancy import exact, live_bytes, needed_bytes, occupancy, peak
 from ebbtide.ir.tiertrace import read_tiertrace
 from ebbtide.ir.trace import Storage, StorageKind, Storages, Trace
@@ -23,7 +23,7 @@ from ebbtide.planners.search.bound import lost_per_byte, lower_bound_ns, ns_per_
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.planners.search.slow_tiers import assign_tiers
 from ebbtide.planners.search.timing import Clock
-from ebbtide.simulator import simulate_policy
+from ebbtide.simulator import simulate_plan, simulate_policy
 from ebbtide.units import MIB
 from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
@@ -176,7 +176,7 @@ def test_where_operations_work_in_place_nothing_has_to_move() -> None:
 # ---- several slow tiers ----------------------------------------------------------------------------------------------
 
 
-def there_and_back(count: int, host: int, ssd_rate: int) -> tuple[Trace, Machine]:
+def there_and_back(count: int, host: int, ssd_rate: int, host_rate: int = 2 * 10**9) -> tuple[Trace, Machine]:
     """Activations, born one a tick and used again in the reverse order. The host holds so many of them."""
     n_ticks = 2 * count
     storages = [Storage(ACTIVATION, StorageKind.ACTIVATION, at, n_ticks - at) for at in range(count)]
@@ -184,7 +184,7 @@ def there_and_back(count: int, host: int, ssd_rate: int) -> tuple[Trace, Machine
     trace = step([ACTIVATION] * n_ticks, storages, accesses)  # a tick is as long as a copy at 1 byte a ns
     tiers = (Tier("gpu", InPlace.ALL), Tier("host", InPlace.NOTHING, host * ACTIVATION), Tier("ssd", InPlace.NOTHING))
     links = tuple(
-        Link(*ends, rate) for slow, rate in (("host", 2 * 10**9), ("ssd", ssd_rate))
+        Link(*ends, rate) for slow, rate in (("host", host_rate), ("ssd", ssd_rate))
         for ends in ((slow, "gpu"), ("gpu", slow))
     )  # fmt: skip
     return trace, Machine("three", Origin.ASSUMED, tiers, links, exclusive=True)
@@ -209,6 +209,41 @@ def test_room_for_copies_is_kept_only_where_it_costs_the_slowest_tier_nothing(ho
     found = ebbtide(trace, machine, 3 * ACTIVATION)
     tick_ns, copy_ns = ACTIVATION, ACTIVATION * 10**9 // ssd_rate
     assert found.predicted_ns <= 2 * (20 - host - 3) * copy_ns + 4 * tick_ns
+
+
+def with_drive(machine: Machine, together: int) -> Machine:
+    """Give the host a link to the SSD, too, and let it and the GPU's links share the drive."""
+    links = [replace(link, shares="drive") if "ssd" in (link.source, link.target) else link for link in machine.links]
+    links.append(Link("host", "ssd", 10**9, shares="drive"))
+    return replace(machine, links=tuple(links), groups=(LinkGroup("drive", together),), exclusive=False)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_writes_pass_through_the_host_where_the_drive_takes_more_from_two_links(together: int) -> None:
+    """Each link to the SSD has 1 byte a ns. With one of them the plan takes 18.4 copies of an activation."""
+    trace, machine = there_and_back(20, host=8, ssd_rate=10**9, host_rate=20 * 10**9)
+    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // 10))
+    machine = with_drive(machine, together * 10**9).with_budget(3 * ACTIVATION)
+    found = ebbtide(trace, machine, 3 * ACTIVATION)
+    assert check_plan(found, trace, machine, page_size_of(machine)) == ()
+    moved = simulate_plan(found, trace, machine, page_size_of(machine)).moved_bytes
+    assert ("host->ssd" in moved) == (together > 1)
+    assert (found.predicted_ns < 18 * ACTIVATION) == (together > 1)
+
+
+@pytest.mark.parametrize("eighths", [0, 3])
+def test_what_passes_through_the_host_keeps_every_promise(eighths: int) -> None:
+    trace = network(layers=5)
+    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // 4))
+    least, most = least_and_most(trace, page_size_of(DISK))
+    budget = least + (most - least) * eighths // 8 + PAGE
+    _, machine = there_and_back(1, host=1, ssd_rate=10**9, host_rate=20 * 10**9)
+    gpu, host, ssd = machine.tiers
+    machine = replace(machine, tiers=(gpu, replace(host, capacity_bytes=most // 5), ssd))
+    machine = with_drive(machine, 2 * 10**9).with_budget(budget)
+    found, direct = (ebbtide(trace, one, budget) for one in (machine, replace(machine, links=machine.links[:-1])))
+    assert check_plan(found, trace, machine, page_size_of(machine)) == ()
+    assert found.predicted_ns < direct.predicted_ns
 
 
 @settings(max_examples=25, deadline=None)

@@ -13,6 +13,9 @@ Where operations use a slow tier in place, the search is repeated for several se
 (``in_place``). At last, the plans of other planners are candidates (``rivals``). Where a tier packs and some storage
 shrinks, the search is made with it and without it, since its copies cost compute more than a disk's.
 
+Where two links write more than one, some writes of the best plan pass through the tier before the slowest
+(``passing``).
+
 Where operators repeat and copies are waited for, steps are searched in which some contents are made anew instead of
 moved (``remaking``). The best plan without that tells what to hold them against, so no plan is slower for it.
 
@@ -41,6 +44,7 @@ from ebbtide.planners.rivals import remaking_rivals, rival_plans
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.in_place import placed_in_slow
+from ebbtide.planners.search.passing import detour_of, passing
 from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.planners.search.slow_tiers import assign_tiers, reachable_tiers
@@ -92,6 +96,8 @@ _MARGINS, _LEADS = (1.0, 1.15, 1.4), (0.0, 0.02, 0.2, 1.0)
 """Other paces for the best plan: factors of the copies' times, and leads as shares of a step."""
 _POLISH = 25
 """The most plans that are simulated for other paces, beyond all others."""
+_DETOURS = 3
+"""So many times writes are chosen that take a detour, each by the ticks of the simulation before."""
 _GOOD_ENOUGH = 1.003
 """The search ends within this factor of the lower bound."""
 _LEVELS_PER_DOUBLING = 4
@@ -221,7 +227,20 @@ class _Search:
             choices.setdefault(one.chosen.tobytes(), one)
         for best in [*choices.values()][: self.effort + 1]:
             self.polish(best)
-        return self.confirmed()
+        return self.by_detour(self.confirmed())
+
+    def by_detour(self, best: _Candidate) -> _Candidate:
+        """Return the plan with some of its writes by a detour, if that is faster."""
+        detour = detour_of(self.problem.machine, self.problem.tiers)
+        if detour is None or self.out_of_time or best.step_ns <= self.bound_ns * _GOOD_ENOUGH:
+            return best
+        found = [best]
+        for _ in range(_DETOURS):
+            moved = passing(self.problem, detour, best.moved, found[-1].outcome)
+            if len(moved) == len(best.moved):
+                break
+            found.append(replace(best, moved=moved, outcome=self.problem.simulated(moved, 3)))
+        return min(found, key=lambda candidate: candidate.step_ns)
 
     def briefly(self, like: _Candidate) -> None:
         """Search with a few simulations what a longer search of another step found to be good."""

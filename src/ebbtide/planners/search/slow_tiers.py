@@ -9,8 +9,8 @@ has room go back to it, the shortest first.
 
 Where the slower tier's links are the bottleneck, the *thrifty* way is better. By the prices of ``choice``, it moves
 those intervals there that make the room at the least time of their copies. On a tier that packs, storages count with
-their packed bytes, and storages that do not shrink go past it. Left out: moving contents from one slow tier to another,
-and different tiers for intervals of one storage.
+their packed bytes, and storages that do not shrink go past it. Left out: moving contents from one slow tier to another
+(``passing`` does), and different tiers for intervals of one storage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
