@@ -158,8 +158,8 @@ Room::Attempt Room::make_room(Lock& lock, Shape shape, std::int64_t since) {
 
 // Nothing moves, and this thread finds no room: whether it would wait for threads that wait like it. Then it goes on, and
 // its operator ends and makes a change for the others. A thread outside operators holds nothing that others could wait for.
-// So do those that wait for the maker, which may be the one that finds no room: an operator's own thread, or one that shares
-// its work, which is in no operator.
+// This thread may be the maker. Then those that wait for it wait like it: operators' own threads, or else one operator, whose
+// work a thread outside operators shares.
 bool Room::is_standstill(std::uint64_t changes) {
   if (unpins_come_ != nullptr && unpins_come_()) return false;
   if (std::exchange(blocked_since_, changes) != changes) blocked_ = 0;

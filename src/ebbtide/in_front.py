@@ -40,6 +40,9 @@ class Row:
     traced: bool = False
 
 
+NEWER = frozenset({"torch._C.TensorBase.const_data_ptr"})
+"""Names that older versions of torch lack, whose rows lack nothing else."""
+
 _VIEWS, _TENSORS, _EVENTS = "doors.foreign_views", "doors.tensors", "capture.optimizer_events"
 _WITH_THE_LAST, _WITH_SESSION = "with the last subscriber", "with the session"
 
@@ -66,7 +69,6 @@ class InFrontOf(Enum):
         _VIEWS,
         "who asks for an address finds the tensor in memory",
         ("torch._C.TensorBase.data_ptr", "torch._C.TensorBase.const_data_ptr"),
-        may_lack=True,
     )
     STORAGE_FILES = Row(
         _VIEWS,
@@ -100,7 +102,6 @@ class InFrontOf(Enum):
             *(f"torch._C.TensorBase.{name}" for name in ("apply_", "map_", "map2_")),
             *("torch.Tensor.__dlpack__", "torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
         ),
-        may_lack=True,
     )
     SWAPS = Row(
         _TENSORS,
@@ -125,7 +126,6 @@ class InFrontOf(Enum):
         "doors.device_views",
         "who asks for an address on a device finds the tensor there, until the step ends",
         ("torch._C.TensorBase.data_ptr", "torch._C.TensorBase.const_data_ptr", "torch._C.StorageBase.data_ptr"),
-        may_lack=True,
     )
     DEVICE_STORAGES = Row(
         "doors.device_views",
@@ -250,7 +250,8 @@ class InFrontOf(Enum):
     def install(self, function: Callable[..., Any]) -> "list[Wrapper]":
         """Have ``function`` called in place of each name. It gets the original function and the call's arguments."""
         row = self.value
-        return [Wrapper(name, function, row.traced) for name in row.names if not row.may_lack or _is_there(name)]
+        there = [name for name in row.names if not (row.may_lack or name in NEWER) or _is_there(name)]
+        return [Wrapper(name, function, row.traced) for name in there]
 
 
 REGISTERED = (

@@ -82,7 +82,7 @@ def through_the_base_class(tensor: Tensor) -> bytes:
 def through_a_read_only_address(tensor: Tensor) -> bytes:
     import ctypes
 
-    address_of = getattr(tensor, "const_data_ptr", tensor.data_ptr)  # torch 2.12 has none
+    address_of = getattr(tensor, "const_data_ptr", tensor.data_ptr)  # not in every version
     return ctypes.string_at(address_of(), 4096)
 
 
@@ -90,8 +90,7 @@ def mapped(change: Callable[[Tensor, Tensor], object]) -> Callable[[Tensor], byt
     """Look at what a Python function makes of each element, in place: PyTorch calls it without an operator."""
 
     def look(tensor: Tensor) -> bytes:
-        some = tensor.data[:4]
-        change(some, torch.ones(some.shape))
+        change(tensor.data, torch.ones(tensor.shape))
         return as_bytes(tensor)
 
     return look
@@ -109,9 +108,9 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "address": through_ctypes,
     "base class's address": through_the_base_class,
     "address to read": through_a_read_only_address,
-    "apply_": mapped(lambda some, ones: some.apply_(lambda value: value / 2)),
-    "map_": mapped(lambda some, ones: some.map_(ones, lambda value, one: value / 2 + one)),  # type: ignore[attr-defined]
-    "map2_": mapped(lambda some, ones: some.map2_(ones, ones, lambda value, *two: value / 2)),  # type: ignore[attr-defined]
+    "apply_": mapped(lambda one, ones: one.apply_(lambda value: value / 2)),
+    "map_": mapped(lambda one, ones: one.map_(ones, lambda value, one: value / 2 + one)),  # type: ignore[attr-defined]
+    "map2_": mapped(lambda one, ones: one.map2_(ones, ones, lambda value, *two: value / 2)),  # type: ignore[attr-defined]
     "base class's array": lambda tensor: torch._C.TensorBase.numpy(tensor.data).tobytes(),  # type: ignore[attr-defined]
     "storage": lambda tensor: of_a_storage(tensor.data.untyped_storage()),
     "saved": lambda tensor: as_bytes(torch.load(io.BytesIO(saved_bytes(lambda path: torch.save(tensor.data, path))))),

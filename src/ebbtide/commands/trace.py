@@ -76,7 +76,8 @@ def trace(
     The script runs as under python; nothing moves and nothing is bounded. The trace holds every storage of the step,
     however small. It holds every operator with its time, module, phase, FLOPs and bytes.
 
-    With --fake, even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1.
+    With --fake, even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1,
+    and torch.save() does nothing.
     """
     from ebbtide.session.launch import find_program, record_program
     from ebbtide.session.recorder import Recorder
