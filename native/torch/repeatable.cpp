@@ -14,8 +14,9 @@ namespace {
 
 // Left out: what scatters (threads race where indices meet), linear algebra of LAPACK, transforms of MKL; aten::addbmm_, which
 // may resize its argument; aten::mkldnn_rnn_layer and _ctc_loss, whose last results hold bytes that nobody wrote;
-// binary_cross_entropy, mse_loss, smooth_l1_loss and soft_margin_loss, whose mean lies in memory for all elements, with such
-// bytes. Attention is here though its tag says that it draws random numbers: on the CPU it refuses to drop anything.
+// binary_cross_entropy, mse_loss, smooth_l1_loss and soft_margin_loss, whose mean lies in memory for all elements, and
+// col2im, whose sums lie in memory for all its columns, with such bytes. Attention is here though its tag says that it
+// draws random numbers: on the CPU it refuses to drop anything.
 // clang-format off
 constexpr auto kRepeatable = std::to_array<std::string_view>({
 "aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::_addmm_activation", "aten::_cdist_forward",
@@ -38,7 +39,7 @@ constexpr auto kRepeatable = std::to_array<std::string_view>({
 "aten::bitwise_right_shift.Tensor_Scalar", "aten::bitwise_xor.Scalar", "aten::bitwise_xor.Scalar_Tensor",
 "aten::bitwise_xor.Tensor", "aten::block_diag", "aten::bmm", "aten::bucketize.Scalar", "aten::bucketize.Tensor",
 "aten::cat", "aten::ceil", "aten::celu", "aten::channel_shuffle", "aten::clamp", "aten::clamp.Tensor",
-"aten::clamp_max", "aten::clamp_max.Tensor", "aten::clamp_min", "aten::clamp_min.Tensor", "aten::clone", "aten::col2im",
+"aten::clamp_max", "aten::clamp_max.Tensor", "aten::clamp_min", "aten::clamp_min.Tensor", "aten::clone",
 "aten::complex", "aten::constant_pad_nd", "aten::conv_tbc", "aten::convolution", "aten::copysign.Scalar",
 "aten::copysign.Tensor", "aten::cos", "aten::cosh", "aten::count_nonzero", "aten::count_nonzero.dim_IntList",
 "aten::cummax", "aten::cummin", "aten::cumprod", "aten::cumsum", "aten::deg2rad", "aten::diag_embed",

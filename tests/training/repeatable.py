@@ -5,7 +5,8 @@
 Calls come from PyTorch's operator database, forward, backward and in place; from its pointwise calls, enlarged until
 threads share them; and from the larger calls of ``larger_calls.py``. Between a call and its repetition other operators
 run, and the allocator fills what it gives and takes with other bytes. Operands lie where they lay, then at other
-addresses (``Place``). Compared are all elements' bytes, and sizes, strides and types. Inputs must stay as they were.
+addresses (``Place``). Compared are all elements' bytes, and sizes, strides and types; where operands lie where they
+lay, all bytes of the result's memory, too: what is made anew is compared whole. Inputs must stay as they were.
 
 The last line that it prints is JSON with the counts.
 """
@@ -184,6 +185,10 @@ def all_of(result: Any) -> list[Any]:
     return found
 
 
+def memory_of(result: Any) -> list[np.ndarray]:
+    return [Storage(tensor.untyped_storage(), np.empty(0), 1).bytes_now().copy() for tensor in tensors_in(result)]
+
+
 def are_same(one: list[Any], other: list[Any]) -> bool:
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
@@ -284,7 +289,7 @@ class Repeats(TorchDispatchMode):
     def repeat(self, call: Call, results: list[Any], operator: Any, args: Any, kwargs: Any) -> None:
         """The list alone holds the result, so that the repetition may have its place; then the list has that one."""
         name = operator.name()
-        wanted = all_of(results)
+        wanted, memory = all_of(results), memory_of(results)
         addresses = [tensor.data_ptr() for tensor in tensors_in(results)]
         own = storages_of(args[0]) if name in self.in_place else set()
         if storages_of(results) & call.storages.keys() != own:
@@ -305,6 +310,8 @@ class Repeats(TorchDispatchMode):
                 again = operator(*mine[0], **mine[1])
             if place is Place.SAME and not own:
                 results.append(again)
+                if not are_same(memory, memory_of(again)):
+                    self.differs(name, "leaves bytes of its result's memory as it found them", args)
                 self.found.result_at_same_address += addresses == [tensor.data_ptr() for tensor in tensors_in(again)]
             self.found.comparisons[place.name] += 1
             if are_same(wanted, all_of([again])):
