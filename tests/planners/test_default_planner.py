@@ -231,10 +231,10 @@ def test_writes_pass_through_the_host_where_the_drive_takes_more_from_two_links(
     assert (found.predicted_ns < 18 * ACTIVATION) == (together > 1)
 
 
-@pytest.mark.parametrize("eighths", [0, 3])
-def test_what_passes_through_the_host_keeps_every_promise(eighths: int) -> None:
-    trace = network(layers=5)
-    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // 4))
+@pytest.mark.parametrize(("layers", "faster", "eighths"), [(8, 4, 0), (6, 8, 3)])
+def test_what_passes_through_the_host_keeps_every_promise(layers: int, faster: int, eighths: int) -> None:
+    trace = network(layers=layers)
+    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // faster))
     least, most = least_and_most(trace, page_size_of(DISK))
     budget = least + (most - least) * eighths // 8 + PAGE
     _, machine = there_and_back(1, host=1, ssd_rate=10**9, host_rate=20 * 10**9)
