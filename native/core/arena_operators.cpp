@@ -142,7 +142,8 @@ void Arena::exit() {
       stack.pins[kept++] = pin;
     } else {
       unpin_operand(pin);
-      if (b.generation == pin.generation) room_.after_use(pin.id);
+      bool leaves = b.generation == pin.generation && !off_the_record;  // what makes anew would never come to an end
+      if (leaves) room_.after_use(pin.id);
     }
   }
   stack.pins.resize(kept);

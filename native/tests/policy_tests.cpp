@@ -29,6 +29,18 @@ TEST(under_evict_all_an_operand_leaves_when_its_outermost_operator_has_ended) {
   CHECK(arena.state(p) == State::Clean && filled(p, 4 * kMiB, 1));
 }
 
+TEST(under_evict_all_what_makes_anew_leaves_its_operands_there) {
+  Arena& arena = make_arena(64 * kMiB);
+  arena.set_policy(*find_policy("evict-all"));
+  char* p = filled_block(arena, 4 * kMiB, 1);
+  const Operand operands[] = {{p, Access::Read}};
+  off_the_record = true;
+  arena.enter("made", operands, Work::Itself);
+  arena.exit();
+  off_the_record = false;
+  CHECK(arena.state(p) == State::Dirty);  // else whoever reads it next makes it anew again, and what that reads, and so on
+}
+
 TEST(under_first_touch_what_found_room_stays_and_visitors_go) {
   Arena& arena = make_arena(16 * kMiB);
   arena.set_policy(*find_policy("first-touch"));

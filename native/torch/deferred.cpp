@@ -7,11 +7,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
+#include "arithmetic.hpp"
 #include "operands.hpp"
 #include "recorder.hpp"
 
@@ -33,8 +36,17 @@ struct Range {
   std::vector<UpdateNumber> numbers;
 };
 
+// What an optimizer's step ran in, on its thread.
+struct Scene {
+  at::ThreadLocalState modes;
+  unsigned rounding = rounding_now();
+  int threads = at::get_num_threads();
+
+  bool computes_as_here() const { return rounding == rounding_now() && threads == at::get_num_threads(); }
+};
+
 struct Deferred {
-  std::shared_ptr<const at::ThreadLocalState> modes;
+  std::shared_ptr<const Scene> scene;
   std::vector<std::uintptr_t> ranges;
 };
 
@@ -105,10 +117,34 @@ class Updating {
   InOptimizer in_optimizer_;
 };
 
-std::shared_ptr<const at::ThreadLocalState> modes_of(UpdateNumber number) {
+std::shared_ptr<const Scene> scene_of(UpdateNumber number) {
   std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
-  return update == updates.end() ? nullptr : update->second.modes;
+  return update == updates.end() ? nullptr : update->second.scene;
+}
+
+void make_in(const Scene& scene, const py::function& make) {
+  Updating scope(scene.modes);
+  make();
+}
+
+// On a thread that computes as that of the step did: those that share this one's work may round as it does.
+void make_elsewhere_in(const Scene& scene, const py::function& make) {
+  std::exception_ptr raised;
+  {
+    py::gil_scoped_release unlocked;
+    std::thread([&] {
+      round_so(scene.rounding);
+      WithThreads threads(scene.threads);
+      py::gil_scoped_acquire gil;
+      try {
+        make_in(scene, make);
+      } catch (...) {
+        raised = std::current_exception();
+      }
+    }).join();
+  }
+  if (raised) std::rethrow_exception(raised);
 }
 
 void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
@@ -119,7 +155,7 @@ void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_g
 bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
   constexpr int kMostTries = 100;
   bool interrupted = false, made = true;
-  for (int tries = 0; made && make_update != nullptr && modes_of(number) != nullptr; ++tries) {
+  for (int tries = 0; made && make_update != nullptr && scene_of(number) != nullptr; ++tries) {
     try {
       py::object raised = py::handle(make_update)(number);
       if (!raised.is_none()) {
@@ -166,14 +202,14 @@ void carry_out_found(Find find_them) {
 }  // namespace
 
 bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Tensor& gradient) {
-  auto modes = std::make_shared<const at::ThreadLocalState>();
+  auto scene = std::make_shared<const Scene>();
   std::lock_guard lock(deferred_mutex);
   if (!is_free_for(memory_of(gradient), true)) return false;
   for (const at::Tensor& tensor : own) {
     if (!is_free_for(memory_of(tensor), false)) return false;
   }
   Deferred& update = updates[number];
-  update.modes = std::move(modes);
+  update.scene = std::move(scene);
   add(number, update, memory_of(gradient), true);
   for (const at::Tensor& tensor : own) add(number, update, memory_of(tensor), false);
   deferred_updates = updates.size();
@@ -181,7 +217,7 @@ bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Te
 }
 
 void carried_out(UpdateNumber number) {
-  std::shared_ptr<const at::ThreadLocalState> modes;  // gone when the mutex is free: it may hold Python objects
+  std::shared_ptr<const Scene> scene;  // gone when the mutex is free: it may hold Python objects
   std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
   if (update == updates.end()) return;
@@ -190,7 +226,7 @@ void carried_out(UpdateNumber number) {
     std::erase(range->second.numbers, number);
     if (range->second.numbers.empty()) ranges.erase(range);
   }
-  modes = std::move(update->second.modes);
+  scene = std::move(update->second.scene);
   updates.erase(update);
   deferred_updates = updates.size();
 }
@@ -247,11 +283,10 @@ void set_updater(py::object updater) {
   given_up = false;
 }
 
-void make_in_its_modes(UpdateNumber number, const py::function& make) {
-  if (auto modes = modes_of(number)) {
-    Updating scope(*modes);
-    make();
-  }
+void make_in_its_scene(UpdateNumber number, const py::function& make) {
+  auto scene = scene_of(number);
+  if (scene == nullptr) return;
+  scene->computes_as_here() ? make_in(*scene, make) : make_elsewhere_in(*scene, make);
 }
 
 void abandon_deferred() { deferred_updates = 0; }
@@ -261,7 +296,7 @@ void bind_deferred(py::module_& m) {
   m.def("carried_out", &carried_out);
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);
-  m.def("make_in_its_modes", &make_in_its_modes);
+  m.def("make_in_its_scene", &make_in_its_scene);
   m.def("memory_of", &places_of);
   m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
     if (!anything_deferred()) return;

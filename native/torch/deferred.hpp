@@ -49,8 +49,8 @@ void carry_out_all();
 // exception type to be raised on this thread: nothing can be raised from within an operator's beginning.
 void set_updater(pybind11::object updater);
 
-// Runs `make` in the modes of the optimizer's step. Only its own operators are not looked at.
-void make_in_its_modes(UpdateNumber number, const pybind11::function& make);
+// Runs `make` in the modes of the optimizer's step, and with its thread's arithmetic. Only its own operators are not looked at.
+void make_in_its_scene(UpdateNumber number, const pybind11::function& make);
 
 // Stops looking, in a forked child.
 void abandon_deferred();

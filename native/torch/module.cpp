@@ -24,6 +24,7 @@
 #include "counters_dict.hpp"
 #include "deferred.hpp"
 #include "device_memory.hpp"
+#include "dlpack_table.hpp"
 #include "lines.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -177,7 +178,10 @@ void unwatch() {
 py::dict begin_step(bool record) {
   forget_nodes();
   enter_optimizer(false);
-  if (record) install_recorder();
+  if (record) {
+    look_again_what_repeats();
+    install_recorder();
+  }
   return as_dict(watch().begin_step(record));
 }
 
@@ -402,10 +406,13 @@ PYBIND11_MODULE(_torch, m) {
                       listed(operators_repeatable_on_accelerators()));
   });
   m.def("repeats", [](const std::string& name, const std::string& overload) {
-    c10::OperatorName op(name, overload);
-    return is_repeatable(op) || is_repeatable_in_place(op);
+    c10::OperatorName name_of(name, overload);
+    if (!is_repeatable(name_of) && !is_repeatable_in_place(name_of)) return false;
+    auto op = c10::Dispatcher::singleton().findOp(name_of);
+    return op.has_value() && has_pytorchs_kernels(*op);
   });
   m.def("strike_repeatable", &strike_repeatable);
+  m.def("look_again_what_repeats", &look_again_what_repeats);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);
   m.def("unload_schedule", [](std::size_t number) { scheduled_watch().schedules().unload(number); });
@@ -465,6 +472,7 @@ PYBIND11_MODULE(_torch, m) {
         if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address), nbytes);
       },
       py::arg("address"), py::arg("nbytes") = 0);
+  m.def("dlpack_table", &dlpack_table, py::arg("theirs"), py::arg("before"));
   m.def("adopt_all", [](const py::dict& attributes, const py::list& locals, const py::list& roots) {
     Adopted adopted = adopt_all(attributes.ptr(), locals.ptr(), roots.ptr());
     return std::pair(adopted.bytes, adopted.left_alone);

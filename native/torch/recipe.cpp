@@ -11,7 +11,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "../core/checksum.hpp"
@@ -66,28 +65,6 @@ class OffTheRecord {
  private:
   c10::impl::ForceDispatchKeyGuard below_;
   bool before_;
-};
-
-// This thread's number of threads, for a while. Who sets it sets the number of threads yet to begin, too, so that is put back.
-class WithThreads {
- public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
-    if (!changes_) return;
-    std::thread([this] { of_new_ones_ = at::get_num_threads(); }).join();
-    at::set_num_threads(threads);
-  }
-  ~WithThreads() {
-    if (!changes_) return;
-    at::set_num_threads(before_);
-    std::thread([this] { at::set_num_threads(of_new_ones_); }).join();
-  }
-  WithThreads(const WithThreads&) = delete;
-  WithThreads& operator=(const WithThreads&) = delete;
-
- private:
-  const int before_;
-  const bool changes_;
-  int of_new_ones_ = 0;
 };
 
 // Memory in which an argument of a call lay, and where it lies now: there, or in a storage whose memory may be another one when an

@@ -12,9 +12,6 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +22,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "arithmetic.hpp"
 
 namespace ebbtide {
 
@@ -46,21 +45,7 @@ struct Settings {
 
   bool operator==(const Settings&) const = default;
 
-  static unsigned rounding_now() {  // and what becomes of denormal numbers
-#if defined(__x86_64__)
-    return _mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK};
-#else
-    return 0;
-#endif
-  }
-  // Each thread has its own, and those that share its work have others.
-  bool rounds_as_usual() const {
-#if defined(__x86_64__)
-    return rounding == _MM_MASK_MASK;
-#else
-    return true;
-#endif
-  }
+  bool rounds_as_usual() const { return rounding == kUsualRounding; }
 };
 
 struct Recipe;

@@ -196,8 +196,7 @@ bool make_one(const void* address, std::uint64_t nbytes) {
 // Makes what is away of the storage there, if something is: of all of it, or of so many bytes from there. Its operators would make
 // what is away of their operands, and so on: thousands may be away in a row, and a stack is short. So each is made before it is read,
 // and where it has left again by then, its reader makes it after all. False: there is no memory for one of them.
-bool make(const void* address, std::uint64_t nbytes = 0) {
-  if (!recipe_memory()->any_unmade()) return true;
+bool make_here(const void* address, std::uint64_t nbytes) {
   struct Waiting {
     const void* address;
     std::uint64_t nbytes;
@@ -223,6 +222,27 @@ bool make(const void* address, std::uint64_t nbytes = 0) {
     return false;
   }
   return true;
+}
+
+void begin_maker() {
+  sigset_t sent;  // by others: an operator's own faults have to come
+  sigfillset(&sent);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
+  pthread_sigmask(SIG_SETMASK, &sent, nullptr);
+  round_so(kUsualRounding);
+  leaves_references = true;
+}
+
+// The same. A thread that rounds otherwise has another do it: those that share its operators may round as it does.
+bool make(const void* address, std::uint64_t nbytes = 0) {
+  if (!recipe_memory()->any_unmade()) return true;
+  if (rounding_now() == kUsualRounding) return make_here(address, nbytes);
+  bool made = false;
+  std::thread([&] {
+    begin_maker();
+    made = make_here(address, nbytes);
+  }).join();
+  return made;
 }
 
 // Makes what is away of the storage there, and has it forget its recipe. False: that was not good for all of it any more.
@@ -286,11 +306,7 @@ void attend(std::uintptr_t request) {
 
 // One is always idle: an operator that another runs may need what is away again by now.
 void make_what_is_asked() {
-  sigset_t sent;  // by others: an operator's own faults have to come
-  sigfillset(&sent);
-  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
-  pthread_sigmask(SIG_SETMASK, &sent, nullptr);
-  leaves_references = true;
+  begin_maker();
   for (;;) {
     while (sem_wait(&any_asked) != 0) {}
     if (--idle_makers == 0) start_thread();

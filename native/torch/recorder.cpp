@@ -47,6 +47,7 @@ struct Treatment {
   bool repeatable = false;           // its result depends on its arguments alone
   bool repeatable_in_place = false;  // so does what it makes of its first argument
   bool repeats_within = false;       // an operator that calls it is no more than its kernel for that
+  std::uint64_t version = 0;         // of what repeats, as these three know it
   Work work = Work::Itself;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   std::optional<c10::OperatorHandle> op;
@@ -69,6 +70,16 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
+void look_what_repeats(Treatment& treatment, const char* name) {
+  treatment.version = version_of_repeatable();
+  const c10::OperatorName& op = treatment.op->operator_name();
+  bool fresh = is_repeatable(op), in_place = is_repeatable_in_place(op), known = fresh || in_place || is_repeatable_out(op);
+  bool repeats = known && has_pytorchs_kernels(*treatment.op);
+  treatment.repeatable = repeats && fresh;
+  treatment.repeatable_in_place = repeats && in_place;
+  treatment.repeats_within = repeats || treatment.makes_empty || gives_sizes(name);
+}
+
 Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .uses = {}, .op = {}};  // a label, not an operator
@@ -76,11 +87,8 @@ Treatment treatment_of(const at::RecordFunction& function) {
   treatment.makes_empty = makes_empty(function.name());
   treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
-  treatment.repeatable = is_repeatable(op->operator_name());
-  treatment.repeatable_in_place = is_repeatable_in_place(op->operator_name());
-  treatment.repeats_within = treatment.repeatable || treatment.makes_empty || treatment.repeatable_in_place ||
-                             is_repeatable_out(op->operator_name()) || gives_sizes(function.name());
   treatment.op = op;
+  look_what_repeats(treatment, function.name());
   treatment.schema = &op->schema().arguments();
   treatment.gives_away =
       the_device_memory() != nullptr && (!starts_with_any(function.name(), {"aten::"}) ||
@@ -214,7 +222,9 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
   if (starts_with_any(function.name(), {"autograd::", "torch::"})) return label;
   auto found = known.find(function.name());
   if (found == known.end()) found = known.emplace(function.name(), treatment_of(function)).first;
-  return found->second;
+  Treatment& treatment = found->second;
+  if (treatment.op && treatment.version != version_of_repeatable()) look_what_repeats(treatment, function.name());
+  return treatment;
 }
 
 struct Entered : at::ObserverContext {
@@ -225,7 +235,7 @@ struct Entered : at::ObserverContext {
   bool makes_empty = false;
 };
 
-at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE, script_callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
 thread_local int optimizer_task = -1;  // the backward pass that the optimizer was entered in: an update made there, or none
 
@@ -318,6 +328,12 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (entered->in_module_of_node) the_watch()->tape().enter_module(entered->module_before);
 }
 
+// TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.
+std::unique_ptr<at::ObserverContext> begin_script(const at::RecordFunction&) {
+  if (anything_deferred() && !off_the_record) carry_out_all();
+  return nullptr;
+}
+
 }  // namespace
 
 void forget_nodes() {
@@ -353,11 +369,14 @@ void install_recorder(bool shows_results) {
   if (callback != at::INVALID_CALLBACK_HANDLE) return;
   auto asked = at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(shows_results);
   callback = at::addGlobalCallback(asked.scopes({at::RecordScope::FUNCTION}));
+  at::RecordFunctionCallback before_scripts(begin_script);
+  script_callback = at::addGlobalCallback(before_scripts.scopes({at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
 void remove_recorder() {
   if (callback == at::INVALID_CALLBACK_HANDLE) return;
   at::removeCallback(callback);
+  at::removeCallback(script_callback);
   callback = at::INVALID_CALLBACK_HANDLE;
 }
 

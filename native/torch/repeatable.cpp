@@ -160,6 +160,17 @@ bool is_struck(const c10::OperatorName& op) {
 }
 
 std::atomic<bool> on_an_accelerator = false;
+std::atomic<std::uint64_t> version = 1;
+
+constexpr std::array kKeys{"CPU: ",          "AutogradCPU: ",  "AutocastCPU: ",     "CUDA: ",
+                           "AutogradCUDA: ", "AutocastCUDA: ", "ADInplaceOrView: ", "BackendSelect: "};
+
+// Of a line of a dispatch table: "CPU: registered at /pytorch/build/aten/src/ATen/RegisterCPU.cpp:12 [kernel]".
+bool is_pytorchs(std::string_view line) {
+  bool asked = std::ranges::any_of(kKeys, [&](std::string_view key) { return line.starts_with(key); });
+  auto has = [&](std::string_view part) { return line.find(part) != std::string_view::npos; };
+  return !asked || !has("registered at") || has("aten/src/ATen/") || has("torch/csrc/");
+}
 
 bool may_repeat_here(const c10::OperatorName& op) {
   if (!on_an_accelerator) return true;
@@ -185,6 +196,20 @@ bool is_repeatable_out(const c10::OperatorName& op) {
   return known && may_repeat_here(op) && op.overload_name.ends_with("out") && !is_struck(op);
 }
 
+bool has_pytorchs_kernels(const c10::OperatorHandle& op) {
+  std::string table = op.dumpComputedTable();
+  for (std::string_view rest = table; !rest.empty();) {
+    std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
+    if (!is_pytorchs(rest.substr(0, end))) return false;
+    rest.remove_prefix(end);
+  }
+  return true;
+}
+
+std::uint64_t version_of_repeatable() { return version; }
+
+void look_again_what_repeats() { ++version; }
+
 void repeat_on_an_accelerator() { on_an_accelerator = true; }
 
 std::span<const std::string_view> operators_repeatable_on_accelerators() { return kAlsoOnAccelerators; }
@@ -192,6 +217,7 @@ std::span<const std::string_view> operators_repeatable_on_accelerators() { retur
 void strike_repeatable(std::set<std::string> names) {
   std::lock_guard lock(struck_mutex);
   struck = std::move(names);
+  look_again_what_repeats();
 }
 
 std::span<const std::string_view> repeatable_operators() { return kRepeatable; }

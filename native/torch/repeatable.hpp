@@ -1,8 +1,9 @@
 // Names the operators whose result depends on their inputs alone: run again, they make the same bits.
 #pragma once
 
-#include <ATen/core/operator_name.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
+#include <cstdint>
 #include <set>
 #include <span>
 #include <string>
@@ -28,6 +29,14 @@ bool is_repeatable_in_place(const c10::OperatorName& op);
 
 // The same of those that fill a result that others allocated: operators above call them for that.
 bool is_repeatable_out(const c10::OperatorName& op);
+
+// Says whether all that runs on a CPU or a CUDA device when the operator is called is PyTorch's own. torch.library gives operators
+// other kernels, and so does a C++ extension. What those compute, nobody has tried.
+bool has_pytorchs_kernels(const c10::OperatorHandle& op);
+
+// It changes where an operator that was repeatable may not be any more: kernels may have come, and names may have been struck.
+std::uint64_t version_of_repeatable();
+void look_again_what_repeats();
 
 // From now on this process's operators run on an accelerator, where fewer repeat.
 void repeat_on_an_accelerator();

@@ -228,8 +228,9 @@ def carried_out(number: int) -> None:
 def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
     """Set who makes updates, by number, on the thread that looks. A type that it returns is raised there."""
 
-def make_in_its_modes(number: int, make: Callable[[], None]) -> None:
-    """Make an update in the modes in which it was deferred. Its own operators are not looked at."""
+def make_in_its_scene(number: int, make: Callable[[], None]) -> None:
+    """Make an update in the modes in which it was deferred, and as that thread rounds and shares its work. Its own
+    operators are not looked at."""
 
 def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Return address and bytes of the storages. This is no look at them."""
@@ -277,6 +278,9 @@ def repeats(operator: str, overload: str) -> bool:
 
 def strike_repeatable(names: set[str]) -> None:
     """Have these count as none of them: "aten::mul" is each of its overloads."""
+
+def look_again_what_repeats() -> None:
+    """Have every operator looked at anew: whether it may run again, with the kernels that it has now."""
 
 def want_all_recipes(all: bool, one_in: int = 2) -> None:
     """Have everything that can be made anew be ready for that, and not what a schedule names alone. For tests.
@@ -360,6 +364,13 @@ def pin(address: int, nbytes: int = 0) -> bool:
 
 def unpin(address: int, nbytes: int = 0) -> None:
     """Undo one ``pin``."""
+
+def dlpack_table(theirs: object, before: Callable[[Tensor, bool], None]) -> object:
+    """Return a capsule with a table of C functions like ``theirs``, ``torch.Tensor.__dlpack_c_exchange_api__``.
+
+    Its exports call ``before`` first, with the tensor, and with whether its memory is the caller's from then on (else
+    until the export's user returns). There is one such table. Further calls add to what is called, the newest first.
+    """
 
 def adopt_all(
     attributes: dict[type, str], locals: list[object], roots: list[object]

@@ -43,6 +43,10 @@ class Row:
 NEWER = frozenset({"torch._C.TensorBase.const_data_ptr"})
 """Names that older versions of torch lack, whose rows lack nothing else."""
 
+_DLPACK = (
+    *("torch._C._to_dlpack", "torch._C._to_dlpack_versioned"),
+    *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack", "torch.Tensor.__dlpack__"),
+)
 _VIEWS, _TENSORS, _EVENTS = "doors.foreign_views", "doors.tensors", "capture.optimizer_events"
 _WITH_THE_LAST, _WITH_SESSION = "with the last subscriber", "with the session"
 
@@ -64,7 +68,7 @@ class InFrontOf(Enum):
         _WITH_THE_LAST,
     )
     NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch._C.TensorBase.numpy",))
-    DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", ("torch.Tensor.__dlpack__",))
+    DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", _DLPACK)
     DATA_PTR = Row(
         _VIEWS,
         "who asks for an address finds the tensor in memory",
@@ -100,7 +104,7 @@ class InFrontOf(Enum):
         (
             *(f"torch._C.TensorBase.{name}" for name in ("numpy", "data_ptr", "const_data_ptr", "untyped_storage")),
             *(f"torch._C.TensorBase.{name}" for name in ("apply_", "map_", "map2_")),
-            *("torch.Tensor.__dlpack__", "torch.to_dlpack", "torch.utils.dlpack.to_dlpack"),
+            *_DLPACK,
         ),
     )
     SWAPS = Row(
@@ -142,8 +146,8 @@ class InFrontOf(Enum):
         "doors.device_views",
         "nobody tells when memory that was exported is done with, so it stays",
         (
-            *("torch._C._to_dlpack", "torch._C._to_dlpack_versioned", "torch._C.StorageBase._share_cuda_"),
-            *("torch.to_dlpack", "torch.utils.dlpack.to_dlpack", "torch.Tensor.__dlpack__"),
+            *_DLPACK,
+            "torch._C.StorageBase._share_cuda_",
             "torch.UntypedStorage.__getitem__",  # a slice has the address, and is a storage of its own
         ),
         may_lack=True,
@@ -192,12 +196,20 @@ class InFrontOf(Enum):
         ),
         may_lack=True,
     )
+    KERNELS = Row(
+        _TENSORS,
+        "operators get other kernels: what is put off, or to be made anew, is made before",
+        tuple(f"torch.library.Library.{name}" for name in ("impl", "fallback", "_impl_with_aoti_compile", "_destroy")),
+    )
     SCRIPTED_DOORS = Row(
         _TENSORS,
         "a module is written without an operator: deferred updates are made before",
-        tuple(
-            f"torch.jit.RecursiveScriptModule.{name}"
-            for name in ("save", "save_to_buffer", "_save_for_lite_interpreter", "_save_to_buffer_for_lite_interpreter")
+        (
+            *(
+                f"torch._C.ScriptModule.{name}"
+                for name in ("save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile")
+            ),
+            *("torch._C.ScriptModuleSerializer.serialize", "torch._C.ScriptModuleSerializer.write_files"),
         ),
     )
     COMPILED_CODE = Row(
@@ -256,6 +268,11 @@ class InFrontOf(Enum):
 
 REGISTERED = (
     Row(
+        _VIEWS,
+        "DLPack's table of C functions: a tensor is fetched, and its deferred update made, before it is exported",
+        ("torch.Tensor.__dlpack_c_exchange_api__",),
+    ),
+    Row(
         _EVENTS,
         "an optimizer's step begins, or has ended",
         ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
@@ -309,7 +326,12 @@ REGISTERED = (
     Row("native/torch/plain_recorder.cpp", "a child records nothing", ("pthread_atfork",)),
     Row("native/torch/device_memory.cpp", "a child moves nothing on its parent's device", ("pthread_atfork",)),
     Row("native/torch/storage_access.hpp", "a write that nobody announced is noticed", ("set_materializer",)),
-    Row("native/torch/recorder.cpp", "operators begin and end", ("addGlobalCallback",), "with the step, or the arena"),
+    Row(
+        "native/torch/recorder.cpp",
+        "operators begin and end; what is put off is made before TorchScript runs",
+        ("addGlobalCallback",),
+        "with the step, or the arena",
+    ),
     Row("native/torch/collective_pins.cpp", "a collective returns what it is waited for by", ("addGlobalCallback",)),
     Row("native/torch/gathers.cpp", "index_select and index read only the pages of their rows", ("torch::Library",)),
     Row("native/torch/list_operators.cpp", "a fused optimizer runs in groups that fit memory", ("torch::Library",)),
@@ -385,6 +407,11 @@ class _Equal:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pkgutil.resolve_name, (self._name,)
+
+
+def is_ours(function: object) -> bool:
+    """Tell whether a function is one of these wrappers, ``traced`` ones excepted."""
+    return type(function) is _Equal
 
 
 def put(owner: Any, name: str, value: object) -> None:

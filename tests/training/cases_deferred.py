@@ -33,7 +33,16 @@ from tests.training.cases_in_backward import (
     train,
     variants_of,
 )
-from tests.training.cases_in_backward_refused import gives_a_closure, lbfgs, of_its_own, one_zeroes, two_of_the_same
+from tests.training.cases_in_backward_refused import (
+    clips_as_it_collects,
+    clips_in_a_function,
+    clips_in_step,
+    gives_a_closure,
+    lbfgs,
+    of_its_own,
+    one_zeroes,
+    two_of_the_same,
+)
 
 Step = Callable[[Any, Any, int], None]
 Make = Callable[[Any], Any]
@@ -526,6 +535,9 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "with_a_closure": (lambda: compare(gives_a_closure).updates, "closure"),
     "with_a_pre_hook": (with_a_pre_hook, "a hook of its step may change gradients"),
     "of_another_library": (lambda: compare(plain_step, of_its_own).updates, "only optimizers of torch.optim"),
+    "clips_in_step": (lambda: compare(plain_step, clips_in_step).updates, "not PyTorch's own"),
+    "clips_in_a_function": (lambda: compare(plain_step, clips_in_a_function).updates, "not PyTorch's own"),
+    "clips_as_it_collects": (lambda: compare(plain_step, clips_as_it_collects).updates, "not PyTorch's own"),
     "with_lbfgs": (lambda: compare(gives_a_closure, lbfgs, 3).updates, "only optimizers of torch.optim"),
     "in_a_mode": (in_a_mode, "mode"),
 }

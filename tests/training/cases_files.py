@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import ebbtide
 from ebbtide import _torch
+from tests.helpers import dlpack_table
 from tests.helpers.zoo_features import mlp
 from tests.training.same_bits import CASES, Run, Snapshot, begin, train, train_plainly
 
@@ -48,6 +50,23 @@ def torch_save_and_load(folder: str) -> None:
     ours.model.load_state_dict(loaded["model"])
     ours.optimizer.load_state_dict(loaded["optimizer"])
     assert plain.differences(ours) == ()
+
+
+def exported_memory_stays(how: str) -> None:
+    exports: dict[str, Callable[[torch.Tensor], object]] = {
+        "_to_dlpack": lambda tensor: torch._C._to_dlpack(tensor),
+        "_to_dlpack_versioned": lambda tensor: torch._C._to_dlpack_versioned(tensor),  # type: ignore[attr-defined]
+        "to_dlpack": lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+        "old to_dlpack": lambda tensor: torch.to_dlpack(tensor),
+        "C table": dlpack_table.keep,
+    }
+    with ebbtide.Session(fast="1GiB"):
+        tensor = torch.ones(1 << 20)
+        assert _torch.evict([tensor]) == 4 << 20
+        capsule = exports[how](tensor)
+        assert _torch.evict([tensor]) == 0
+        assert _torch.is_resident(tensor)
+        del capsule
 
 
 def kernel_writes_into(folder: str) -> None:

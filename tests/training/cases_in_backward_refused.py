@@ -2,10 +2,11 @@
 written), or from ``LATER`` on (an error)."""
 
 import io
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn, optim
@@ -175,6 +176,50 @@ def of_its_own(net: Any) -> optim.Optimizer:
     return Own([p for p in net.parameters() if p.requires_grad], lr=1e-2)
 
 
+def _clip(parameters: Iterable[Any]) -> None:
+    nn.utils.clip_grad_norm_([parameter for parameter in parameters if parameter.grad is not None], 0.1)
+
+
+def clips_in_step(net: Any) -> optim.Optimizer:
+    """The program has replaced the step of a class of torch.optim, and clips all gradients together there."""
+    inner: Any = optim.AdamW.step
+
+    def step(self: Any, closure: Any = None) -> Any:
+        _clip(self.param_groups[0]["params"])
+        return inner(self, closure)
+
+    if not hasattr(inner, "clips"):
+        step.clips = True  # type: ignore[attr-defined]
+        optim.AdamW.step = step  # type: ignore[method-assign]
+    return adamw(net)
+
+
+def clips_in_a_function(net: Any) -> optim.Optimizer:
+    module: Any = sys.modules["torch.optim.adam"]
+    inner = module.adam
+
+    def adam(parameters: Any, *args: Any, **kwargs: Any) -> None:
+        _clip(parameters)
+        inner(parameters, *args, **kwargs)
+
+    if inner.__module__.startswith("torch."):
+        module.adam = adam
+    return adamw(net)
+
+
+def clips_as_it_collects(net: Any) -> optim.Optimizer:
+    """By a method of the optimizer's own."""
+    optimizer: Any = adamw(net)
+    collect = optimizer._init_group
+
+    def init_group(group: Any, *lists: Any) -> Any:
+        _clip(group["params"])
+        return collect(group, *lists)
+
+    optimizer._init_group = init_group
+    return cast(optim.Optimizer, optimizer)
+
+
 def lbfgs(net: Any) -> optim.Optimizer:
     return optim.LBFGS([p for p in net.parameters() if p.requires_grad], lr=1e-2, max_iter=2)
 
@@ -226,6 +271,9 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient, "waits for its gradients"),
     "with_sparse_gradients": (embeds, with_sparse_gradients, "sparse"),
     "of_its_own": (plain_step, of_its_own, "only optimizers of torch.optim"),
+    "clips_in_step": (plain_step, clips_in_step, "not PyTorch's own"),
+    "clips_in_a_function": (plain_step, clips_in_a_function, "not PyTorch's own"),
+    "clips_as_it_collects": (plain_step, clips_as_it_collects, "not PyTorch's own"),
     "lbfgs": (gives_a_closure, lbfgs, "only optimizers of torch.optim"),
     "two_of_the_same": (one_zeroes, two_of_the_same, "the same parameters"),
     "sharing_memory": (plain_step, sharing_memory, "share memory"),

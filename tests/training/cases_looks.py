@@ -8,11 +8,15 @@ import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.package.package_exporter
 from torch import Tensor, nn
 
+import ebbtide
 from ebbtide.errors import OrderError
+from tests.helpers import dlpack_table
 from tests.helpers.at_once import at_once
 from tests.training.cases_deferred import clipped, session
 from tests.training.cases_in_backward import WIDTH, Training, adamw, loss_of, plain_step, tokens, train
@@ -67,6 +71,26 @@ def through_old_dlpack(tensor: Tensor) -> bytes:
     return as_bytes(torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor.data)))
 
 
+def through_dlpacks_table(tensor: Tensor) -> bytes:
+    return dlpack_table.seen(tensor.data, 4096)
+
+
+def packaged_script(tensor: Tensor) -> bytes:
+    layer = nn.Linear(WIDTH, WIDTH, bias=False)
+    layer.weight = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
+    file, scripted = io.BytesIO(), torch.jit.script(layer)
+    allowed = mock.patch.object(torch.package.package_exporter, "_gate_torchscript_serialization", False)
+    with allowed, torch.package.PackageExporter(file) as exporter:
+        exporter.save_pickle("layer", "layer.pkl", scripted)
+    file.seek(0)
+    return as_bytes(torch.package.PackageImporter(file).load_pickle("layer", "layer.pkl").weight)
+
+
+def scripted_list(tensor: Tensor) -> bytes:
+    script = "def listed(x):\n  found: List[List[float]] = x.tolist()\n  return found\n"
+    return repr(torch.jit.CompilationUnit(script).listed(tensor.data)).encode()
+
+
 def through_ctypes(tensor: Tensor) -> bytes:
     import ctypes
 
@@ -105,6 +129,7 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "numpy": lambda tensor: tensor.data.numpy().tobytes(),
     "dlpack": through_dlpack,
     "to_dlpack": through_old_dlpack,
+    "dlpack's table": through_dlpacks_table,
     "address": through_ctypes,
     "base class's address": through_the_base_class,
     "address to read": through_a_read_only_address,
@@ -116,6 +141,8 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "saved": lambda tensor: as_bytes(torch.load(io.BytesIO(saved_bytes(lambda path: torch.save(tensor.data, path))))),
     "safetensors": safetensors_file,
     "scripted file": scripted_file,
+    "packaged script": packaged_script,
+    "scripted list": scripted_list,
     "foreach": lambda tensor: as_bytes(torch._foreach_mul([tensor.data], 1.0)[0]),
     "out": lambda tensor: as_bytes(torch.mul(tensor.data, 1.0, out=torch.empty_like(tensor))),
     "view": lambda tensor: as_bytes(tensor.data.view(-1)[7:]),
@@ -193,7 +220,9 @@ def at_random(seed: int) -> None:
     """Looks and changes at random between steps, and evictions at random, with a plan and without."""
     import random
 
-    looks = [name for name in LOOKS if name not in ("dlpack", "to_dlpack", "printed", "scripted file")]
+    looks = [
+        name for name in LOOKS if name not in ("dlpack", "to_dlpack", "printed", "scripted file", "packaged script")
+    ]
 
     def seen(training: Training) -> list[bytes]:
         chance, net, optimizer = random.Random(seed), training.net, training.optimizer
@@ -256,6 +285,34 @@ def an_update_that_fails(when: str) -> tuple[str, str]:
             except OrderError as error:
                 said.append(str(error))
     return said[0], said[1]
+
+
+def on_another_threads_terms() -> None:
+    """A thread that flushes denormal numbers, and has threads of its own for its operators, looks at an optimizer's
+    state. Its elements are denormal."""
+
+    def seen() -> bytes:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(1024, 1024))
+        optimizer = torch.optim.SGD([weight], lr=1e-3, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.grad = torch.full_like(weight, 1e-40)
+            optimizer.step()
+        momentum = optimizer.state[weight]["momentum_buffer"]
+
+        def look() -> bytes:
+            flush = torch._C.set_flush_denormal
+            getattr(flush, "__wrapped__", flush)(True)
+            torch.ones(1 << 20).add_(1)  # its other threads begin
+            return as_bytes(momentum)
+
+        return at_once(look, 1)[0]
+
+    plain = seen()
+    assert any(plain)
+    with ebbtide.Session(fast="1GiB", optimizer="deferred"):
+        assert seen() == plain
 
 
 def interrupted() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ebbtide
 from ebbtide import _torch
 from ebbtide.report.summary import render_summary
+from tests.helpers.at_once import at_once
 from tests.training import looks_at_what_is_made_anew as on_any_device
 from tests.training.looks_at_what_is_made_anew import Doubles, Look, looks_of, made_of_two, recipes
 
@@ -163,6 +165,15 @@ def _in_a_child(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     return torch.tensor([float(os.read(reader, 100)), float(made[7, 9])])
 
 
+def _on_a_thread_that_flushes_denormals(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
+    def look() -> Tensor:
+        flush = torch._C.set_flush_denormal
+        getattr(flush, "__wrapped__", flush)(True)  # as of a thread that began so
+        return made.clone()
+
+    return at_once(look, 1)[0]
+
+
 LOOKS = looks_of(vars(on_any_device) | globals())
 
 
@@ -258,6 +269,37 @@ def made_by_mul() -> int:
         return _torch.recipes() - before
 
 
+def _by_numpy(x: Tensor) -> Tensor:
+    """A kernel that calls no operator by which it differs from PyTorch's."""
+    made = torch.empty_like(x)
+    np.negative(x.detach().numpy(), out=made.numpy())
+    return made
+
+
+def kernels_change() -> list[bool]:
+    """Tell whether an operator can run again: as it is, with a kernel of the script's, and when that is gone. The last
+    two: whether what it has made in a step is made before that, and whether what it makes then has a recipe."""
+
+    def repeats() -> bool:
+        return _torch.repeats("aten::silu", "")
+
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        found = [repeats()]
+        made = nn.functional.silu(_made()[0])
+        _torch.evict([made])
+        away = not _torch.is_resident(made)
+        with torch.library._scoped_library("aten", "IMPL") as library:
+            library.impl("silu", _by_numpy, "CPU")
+            there = _torch.is_resident(made)
+            found.append(repeats())
+            before = _torch.recipes()
+            more = nn.functional.silu(made)
+            found.append(away and there)
+            found.append(_torch.recipes() > before)
+            del more
+        return [*found[:2], repeats(), *found[2:]]
+
+
 def update_waits(read: str) -> bool:
     """Tell whether what was made of a weight, evicted, is what it was, after an update of the weight that waits."""
     with ebbtide.Session(fast="1GiB", optimizer="deferred"), recipes():
@@ -326,7 +368,14 @@ def _list_changes(one: Tensor, other: Tensor) -> Tensor:
     return flipped
 
 
+def _of_another_kernel(one: Tensor, other: Tensor) -> Tensor:
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("silu", _by_numpy, "AutogradCPU")
+        return nn.functional.silu(one)
+
+
 MORE = {
+    "kernel": _of_another_kernel,
     "mode": _in_a_mode,
     "mode-out": _in_a_mode_that_fills,
     "hooks": _with_hooks,

@@ -125,6 +125,10 @@ def test_an_update_that_fails_is_an_error_where_it_is_looked_at_and_ends_trainin
     assert said == again
 
 
+def test_an_update_rounds_as_the_thread_of_its_step() -> None:
+    child.run(LOOK("on_another_threads_terms"), env=QUIET)
+
+
 def test_ctrl_c_does_not_leave_an_update_half_made() -> None:
     child.run(LOOK("interrupted"), env=QUIET)
 

@@ -17,6 +17,11 @@ def test_an_evicted_model_goes_to_a_file_and_comes_back(case: str, tmp_path: Pat
     child.run(f"cases_files:{case}", str(tmp_path), env=PAGES)
 
 
+@pytest.mark.parametrize("how", ["_to_dlpack", "_to_dlpack_versioned", "to_dlpack", "old to_dlpack", "C table"])
+def test_memory_that_dlpack_exports_stays(how: str) -> None:
+    child.run("cases_files:exported_memory_stays", how)
+
+
 def test_data_loader_workers_give_the_same_bits_and_do_not_double_memory() -> None:
     worker_bytes, arena_bytes = child.run("cases_files:data_loader_workers")
     assert arena_bytes > 100 * 2**20

@@ -102,6 +102,11 @@ def test_an_operator_that_is_struck_makes_nothing_anew() -> None:
     assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "-aten::mul"}) == 0
 
 
+def test_an_operator_with_a_kernel_of_the_scripts_makes_nothing_anew() -> None:
+    found = child.run("making_anew:kernels_change", env={"EBBTIDE_POLICY": "demand"})
+    assert found == [True, False, True, True, False]
+
+
 @pytest.mark.parametrize("read", ["operator", "numpy"])
 def test_what_is_made_of_a_weight_knows_nothing_of_an_update_that_waits(read: str) -> None:
     assert child.run("making_anew:update_waits", read, env={"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand"})

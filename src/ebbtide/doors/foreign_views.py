@@ -47,12 +47,22 @@ def guard() -> None:
     _guarded = True
     InFrontOf.NUMPY.install(_numpy_held)
     InFrontOf.DLPACK.install(_dlpack_held)
+    before_dlpack_exports(_held)
     InFrontOf.DATA_PTR.install(_data_ptr_fetched)
     InFrontOf.STORAGE_FILES.install(partial(_holding, 0))
     InFrontOf.RECORD_WRITER.install(partial(_holding, 2))  # it reads a storage once for its checksum, or not at all
     InFrontOf.RECORD_READER.install(_read_in_chunks)
     safetensors_files.guard(addresses_only)
     scripted_files.guard(lambda nbytes: nbytes >= _least_in_pieces)
+
+
+def before_dlpack_exports(function: Callable[[torch.Tensor, bool], None]) -> None:
+    """Have the function called before a library takes a tensor through DLPack's table of C functions.
+
+    It gets the tensor, and whether the library keeps the memory or looks at it in a call of its own.
+    """
+    if (theirs := getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)) is not None:
+        torch.Tensor.__dlpack_c_exchange_api__ = _torch.dlpack_table(theirs, function)
 
 
 @contextlib.contextmanager
@@ -78,11 +88,18 @@ def _numpy_held(numpy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _dlpack_held(dlpack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with torch._C.DisableTorchFunction():  # a subclass's own functions are for what the script calls
-        tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if tensor is not None and tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
-            _torch.pin(_address_of(tensor), _extent_of(tensor))
+    if args and isinstance(args[0], torch.Tensor):
+        _held(args[0], keeps=True)
     return dlpack(*args, **kwargs)
+
+
+def _held(tensor: torch.Tensor, keeps: bool) -> None:
+    """Hold a tensor's memory for good, or fetch it alone."""
+    with torch._C.DisableTorchFunction():  # a subclass's own functions are for what the script calls
+        if tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
+            address, nbytes = _address_of(tensor), _extent_of(tensor)
+            if _torch.pin(address, nbytes) and not keeps:
+                _torch.unpin(address, nbytes)
 
 
 def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.doors.foreign_views import before_dlpack_exports
 from ebbtide.in_front import InFrontOf
 
 Memory = tuple[int, int]
@@ -42,6 +43,7 @@ def guard() -> None:
         InFrontOf.SWAPS.install(_looking_at_tensors)
         InFrontOf.STORAGE_DOORS.install(_looking_at_storages)
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
+        before_dlpack_exports(lambda tensor, _: _look("__dlpack_c_exchange_api__", [tensor]))
         os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
     if "dynamo" not in _guarded and "torch._dynamo.eval_frame" in sys.modules:
         _guarded.add("dynamo")
@@ -53,6 +55,7 @@ def guard_settings() -> None:
     if "settings" not in _guarded:
         _guarded.add("settings")
         InFrontOf.SETTINGS.install(_before_a_setting)
+        InFrontOf.KERNELS.install(_before_other_kernels)
 
 
 def compiled_calls() -> int:
@@ -61,12 +64,15 @@ def compiled_calls() -> int:
 
 
 def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    _look(original.__name__, [value for value in args if isinstance(value, torch.Tensor)])
+    return original(*args, **kwargs)
+
+
+def _look(door: str, tensors: list[torch.Tensor]) -> None:
     _torch.look_at(tensors)
     if listeners:
         for memory in _torch.memory_of(tensors):
-            _tell(original, memory)
-    return original(*args, **kwargs)
+            _tell(door, memory)
 
 
 def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -75,13 +81,13 @@ def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any
             if isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu":
                 memory = _memory_of(storage)
                 _torch.look_at_memory(*memory)
-                _tell(original, memory)
+                _tell(original.__name__, memory)
     return original(*args, **kwargs)
 
 
 def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     _torch.carry_out_all()
-    _tell(original, ALL)
+    _tell(original.__name__, ALL)
     return original(*args, **kwargs)
 
 
@@ -90,15 +96,22 @@ def _before_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -
     return _all_first(original, *args, **kwargs)
 
 
+def _before_other_kernels(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return _before_a_setting(original, *args, **kwargs)
+    finally:
+        _torch.look_again_what_repeats()
+
+
 def _memory_of(storage: torch.UntypedStorage) -> Memory:
     with contextlib.suppress(RuntimeError):
         return _address_of(storage), storage.nbytes()
     return 0, 0  # a storage without memory
 
 
-def _tell(door: Callable[..., Any], memory: Memory) -> None:
+def _tell(door: str, memory: Memory) -> None:
     for listener in listeners:
-        listener(door.__name__, memory)
+        listener(door, memory)
 
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
@@ -107,5 +120,5 @@ def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
     if callback is not None and callback is not False:
         _compiled_calls += 1
         _torch.carry_out_all()
-        _tell(original, ALL)
+        _tell(original.__name__, ALL)
     return original(callback)

@@ -202,7 +202,7 @@ class Deferred(Subscriber):
             if update is None:
                 return None  # another thread has made it
             try:
-                _torch.make_in_its_modes(number, update.carry_out)
+                _torch.make_in_its_scene(number, update.carry_out)
             except BaseException as error:
                 return self._break(update, error)
             finally:

@@ -1,11 +1,15 @@
 """Facts about optimizers, and about memory that parameters share, for other orders of updates than the script's."""
 
+import inspect
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import optim
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from ebbtide.in_front import is_ours
 
 INDEPENDENT = (
     optim.ASGD,
@@ -62,9 +66,30 @@ def why_not_independent(optimizer: Optimizer) -> str:
     """Say why another order of its updates may change results, or ""."""
     if type(optimizer) not in INDEPENDENT or not getattr(type(optimizer).step, "hooked", False):
         return "only optimizers of torch.optim that treat each parameter on its own can"
+    if not _computes_as_in_torch(optimizer):
+        return "its step, or a function that its step calls, is not PyTorch's own"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
         return "a hook of its step may change gradients, or look at what step was called with"
     return "its step is differentiable" if any(group.get("differentiable") for group in optimizer.param_groups) else ""
+
+
+def _computes_as_in_torch(optimizer: Optimizer) -> bool:
+    """Tell whether nobody has replaced what an optimizer of torch.optim computes with."""
+    kind: Any = type(optimizer)
+    functions = getattr(inspect.unwrap(kind.step), "__globals__", {})
+    name = str(functions.get("__name__")).rpartition(".")[2].removeprefix("_")
+    names = (name, *(f"_{how}_{name}" for how in ("single_tensor", "multi_tensor", "fused")))
+    computing = (kind.step, getattr(kind, "_init_group", None), *map(functions.get, names))
+    replaced = "_init_group" in vars(optimizer)
+    return not replaced and all(function is None or _is_torchs_own(function) for function in computing)
+
+
+def _is_torchs_own(function: Any) -> bool:
+    """Tell whether a function and all that it wraps are PyTorch's, below wrappers of ``in_front``."""
+    defined_in = getattr(function, "__globals__", {}).get("__name__", "")
+    if not is_ours(function) and not defined_in.startswith("torch."):
+        return False
+    return _is_torchs_own(function.__wrapped__) if hasattr(function, "__wrapped__") else True
 
 
 def _hooks_of_others() -> bool:
