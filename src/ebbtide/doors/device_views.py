@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.doors.foreign_views import before_dlpack_exports
 from ebbtide.in_front import InFrontOf
 
 _guarded = False
@@ -32,6 +33,7 @@ def guard(device_type: str) -> None:
     InFrontOf.DEVICE_SAVES.install(_saved)
     InFrontOf.DEVICE_EXPORTS.install(_pinned_for_good)
     InFrontOf.CAPTURES.install(_around_capture)
+    before_dlpack_exports(_exported)
 
 
 def _pinned(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +63,10 @@ def _saved(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _pinned_for_good(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     _pin(args, for_good=True)
     return function(*args, **kwargs)
+
+
+def _exported(tensor: torch.Tensor, keeps: bool) -> None:
+    _pin((tensor,), for_good=keeps)
 
 
 def _around_capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
