@@ -8,7 +8,6 @@ import ebbtide
 import ebbtide._torch as _torch
 from ebbtide.errors import SettingError
 from tests.device import lagging
-from tests.helpers import dlpack_table
 from tests.training.device_jobs import KEPT
 
 lagging.load()
@@ -73,16 +72,11 @@ def sliced() -> None:
 
 
 def exported() -> None:
-    exports = (
-        lambda tensor: torch.to_dlpack(tensor),
-        lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
-        dlpack_table.keep,
-    )
-    for export in exports:
+    for module in (torch, torch.utils.dlpack):
         with managed():
             tensor = numbers()
             assert leaves(tensor)
-            held = export(tensor)
+            held = module.to_dlpack(tensor)
             assert not leaves(tensor)
             del held
             assert not leaves(tensor)  # whoever took it tells nobody when he is done

@@ -21,6 +21,7 @@ import ebbtide
 from ebbtide import _torch
 from tests.device import lagging
 from tests.device.lagging import held
+from tests.helpers import dlpack_table
 from tests.training.device_jobs import (
     DEVICE,
     KEPT,
@@ -118,24 +119,25 @@ def an_address_is_held() -> None:
         lambda tensor: tensor.data_ptr(),
         lambda tensor: tensor[5:].data_ptr(),
         lambda tensor: tensor.untyped_storage().data_ptr(),
+        dlpack_table.address_of,
     ]
     with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
         with opened.step():
-            seen = [away(value) for value in range(3)]
+            seen = [away(value) for value in range(len(looks))]
             for tensor, look in zip(seen, looks, strict=True):
                 address = look(tensor)
                 assert _torch.is_resident(tensor)
                 assert _torch.evict([tensor]) == 0
                 assert look(tensor) == address
-            exported = away(3)
+            exported = away(9)
             capsule = torch.utils.dlpack.to_dlpack(exported)
         with opened.step():
-            assert [_torch.evict([tensor]) for tensor in seen] == [4 * NUMBERS] * 3
+            assert [_torch.evict([tensor]) for tensor in seen] == [4 * NUMBERS] * len(looks)
             assert _torch.evict([exported]) == 0
             again = [tensor.data_ptr() for tensor in seen]  # a second time in its life
-            assert len(set(again)) == 3
+            assert len(set(again)) == len(looks)
         with opened.step():
-            assert [_torch.evict([tensor]) for tensor in seen] == [4 * NUMBERS] * 3
+            assert [_torch.evict([tensor]) for tensor in seen] == [4 * NUMBERS] * len(looks)
             assert all(is_all(tensor, value) for value, tensor in enumerate(seen))
     del capsule
 
