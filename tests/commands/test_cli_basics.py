@@ -164,6 +164,7 @@ def test_a_module_sees_what_python_would_show_it(tmp_path: Path, module: str, sp
         ("raise SystemExit(True)", 1, ""),
         ("raise KeyError('x')", 1, "KeyError: 'x'"),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("class Stop(KeyboardInterrupt): pass\nraise Stop", 1, "Stop"),
         ("def broken(:", 1, "SyntaxError"),
     ],
 )

@@ -175,7 +175,7 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
             raise told from None
         error.with_traceback(_below_launcher(error.__traceback__, program.code))
         sys.excepthook(type(error), error, error.__traceback__)
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        return INTERRUPTED if type(error) is KeyboardInterrupt else 1  # as Python has it: not of a class of its own
     return 0
 
 

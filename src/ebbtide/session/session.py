@@ -127,7 +127,7 @@ class Session(Driven):
 
         ``allocated`` is what tensors asked for, wherever it is. ``reserved`` is the memory held for them, and
         ``active`` the part of it under live tensors. ``evicted``, ``fetched`` and ``written`` are totals since the
-        process began. All are 0 before and after the session.
+        process began. Before the session starts there are none; after it they go on, as the budget does.
         """
         return {} if self._engine is None else self._engine.memory_stats()
 
