@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -151,12 +150,12 @@ constexpr auto kAlsoOnAccelerators = std::to_array<std::string_view>({
 static_assert(std::ranges::is_sorted(kAlsoOnAccelerators));
 static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
 
-std::mutex struck_mutex;
-std::set<std::string> struck;
+// A set that is replaced lives on: a child of fork() may not wait for a lock.
+std::atomic<const std::set<std::string>*> struck = nullptr;
 
 bool is_struck(const c10::OperatorName& op) {
-  std::lock_guard lock(struck_mutex);
-  return struck.contains(op.name) || struck.contains(c10::toString(op));
+  const auto* names = struck.load();
+  return names != nullptr && (names->contains(op.name) || names->contains(c10::toString(op)));
 }
 
 std::atomic<bool> on_an_accelerator = false;
@@ -215,8 +214,7 @@ void repeat_on_an_accelerator() { on_an_accelerator = true; }
 std::span<const std::string_view> operators_repeatable_on_accelerators() { return kAlsoOnAccelerators; }
 
 void strike_repeatable(std::set<std::string> names) {
-  std::lock_guard lock(struck_mutex);
-  struck = std::move(names);
+  struck = new std::set<std::string>(std::move(names));
   look_again_what_repeats();
 }
 
