@@ -109,16 +109,18 @@ void bind_search(py::module_& m) {
 
   m.def(
       "longest_windows",
-      [](const Ints& cuts, const Floats& begins_ns, const Floats& fresh, const EventColumns& uses, const EventColumns& rests,
+      [](const Ints& cuts, const Floats& begins_ns, const Ints& fresh, const Ints& held, const Ints& held_before,
+         const EventColumns& uses, const EventColumns& rests, const EventColumns& used, const EventColumns& outlived,
          const std::vector<WallRow>& walls) {
-        Step step{copied(cuts), copied(begins_ns), copied(fresh), events_of(uses), events_of(rests)};
+        Step step{copied(cuts),    copied(begins_ns), copied(fresh),   copied(held),       copied(held_before),
+                  events_of(uses), events_of(rests),  events_of(used), events_of(outlived)};
         std::vector<Wall> made;
         for (const auto& [nbytes, ns_per_byte, lost_in, lost_out] : walls)
           made.push_back({nbytes, ns_per_byte, lost_in, lost_out});
         return without_gil([&] { return longest_windows(step, made); });
       },
-      py::kw_only(), py::arg("cuts"), py::arg("begins_ns"), py::arg("fresh"), py::arg("uses"), py::arg("rests"),
-      py::arg("walls"));
+      py::kw_only(), py::arg("cuts"), py::arg("begins_ns"), py::arg("fresh"), py::arg("held"), py::arg("held_before"),
+      py::arg("uses"), py::arg("rests"), py::arg("used"), py::arg("outlived"), py::arg("walls"));
 }
 
 }  // namespace ebbtide::search

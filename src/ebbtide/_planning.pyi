@@ -281,9 +281,13 @@ def longest_windows(
     *,
     cuts: _Ints,
     begins_ns: _Floats,
-    fresh: _Floats,
+    fresh: _Ints,
+    held: _Ints,
+    held_before: _Ints,
     uses: tuple[_Ints, _Ints, _Ints],
     rests: tuple[_Ints, _Ints, _Ints],
+    used: tuple[_Ints, _Ints, _Ints],
+    outlived: tuple[_Ints, _Ints, _Ints],
     walls: Sequence[tuple[int, list[tuple[float, float]], float, float]],
 ) -> float:
     """Return the time in ns of the row of windows between cuts that takes longest (``planners.search.bound``). Runs

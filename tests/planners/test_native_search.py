@@ -1,7 +1,7 @@
 """What the search computes natively, against its definition: prices bound every choice, windows are all windows."""
 
 from collections.abc import Sequence
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -163,41 +163,71 @@ def test_copies_take_only_room_that_is_free_and_stay_within_their_interval(
 
 
 EVENTS = st.lists(st.tuples(st.integers(-3, N_TICKS), st.integers(0, N_TICKS + 3), st.integers(1, 20)), max_size=8)
+HELD = st.lists(st.integers(0, 20), min_size=4, max_size=4)
 
 
-@given(uses=EVENTS, rests=EVENTS, fresh=st.lists(st.integers(0, 5), min_size=4, max_size=4), room=st.integers(0, 30))
+@given(
+    events=st.tuples(EVENTS, EVENTS, EVENTS, EVENTS),
+    holds=st.tuples(st.lists(st.integers(0, 5), min_size=4, max_size=4), HELD, HELD),
+    room=st.integers(0, 30),
+)
 @settings(max_examples=300, deadline=None)
 def test_windows_are_all_rows_of_windows(
-    uses: list[tuple[int, int, int]], rests: list[tuple[int, int, int]], fresh: list[int], room: int
+    events: tuple[list[tuple[int, int, int]], ...], holds: tuple[list[int], ...], room: int
 ) -> None:
-    uses = [(before, max(before + 1, used), nbytes) for before, used, nbytes in uses]
+    uses, rests, used, outlived = events
+    fresh, held, held_before = holds
+    uses = [(before, max(before + 1, use), nbytes) for before, use, nbytes in uses]
     rests = [(max(made, 0), max(made, last, 0), nbytes) for made, last, nbytes in rests]
     cuts, begins = [0, 2, 3, N_TICKS], [0.0, 10.0, 11.0, 30.0]
     walls = [(room, [(1.0, 2.0), (3.0, 0.5)], 0.25, 0.5), (room + 7, [(4.0, 4.0)], 0.0, 0.0)]
     found = _planning.longest_windows(
         cuts=np.array(cuts),
         begins_ns=np.array(begins),
-        fresh=np.array(fresh, dtype=float),
+        fresh=np.array(fresh),
+        held=np.array(held),
+        held_before=np.array(held_before),
         uses=columns(uses),
         rests=columns(rests),
+        used=columns(used),
+        outlived=columns(outlived),
         walls=walls,
     )
 
-    def length(i: int, j: int) -> float:
-        into = sum(nbytes for before, used, nbytes in uses if before < cuts[i] <= used < cuts[j])
-        at_end = sum(nbytes for before, used, nbytes in uses if before < cuts[i] and used == cuts[j])
+    def length(window: tuple[tuple[int, bool], tuple[int, bool]]) -> float:
+        """From cut ``i`` to cut ``j``, each as its operation begins, or as the one before ends."""
+        (i, ended_i), (j, ended_j) = window
+        into = sum(nbytes for before, use, nbytes in uses if before < cuts[i] <= use < cuts[j])
+        kept = sum(nbytes for before, use, nbytes in uses if before == cuts[i] - 1 and cuts[i] <= use < cuts[j])
         out = sum(nbytes for made, last, nbytes in rests if cuts[i] <= made < cuts[j] <= last)
-        compute = begins[j] - begins[i]
-        longest = compute
+        own = sum(nbytes for made, at, nbytes in (outlived if ended_j else used) if cuts[i] <= made and at == cuts[j])
+        into += held_before[i] - kept if ended_i else fresh[i]
+        out += (held_before if ended_j else held)[j] - own
+        longest = compute = begins[j] - begins[i]
         for nbytes, ways, lost_in, lost_out in walls:
-            over_in, over_out = max(into + fresh[i] - nbytes, 0), max(out + at_end + fresh[j] - nbytes, 0)
+            over_in, over_out = max(into - nbytes, 0), max(out - nbytes, 0)
             times = [over_in * in_ns + over_out * out_ns for in_ns, out_ns in ways]
             longest = max(longest, compute + over_in * lost_in + over_out * lost_out, *times)
         return longest
 
     inner = range(1, len(cuts) - 1)
     rows = [(0, *middle, len(cuts) - 1) for n in range(len(cuts) - 1) for middle in combinations(inner, n)]
-    assert found == max(sum(length(i, j) for i, j in pairwise(row)) for row in rows)
+
+    def longest(row: tuple[int, ...]) -> float:
+        """Each window begins as the one before it ended, or as its own operation begins."""
+        ends = {(0, False): 0.0}
+        for cut in row[1:]:
+            ends = {
+                (cut, ended): max(
+                    time + length(((begin, moment), (cut, ended)))
+                    for (begin, before), time in ends.items()
+                    for moment in {before, False}
+                )
+                for ended in (True, False)
+            }
+        return max(ends.values())
+
+    assert found == max(map(longest, rows))
 
 
 @pytest.mark.parametrize("wrong", [{"low": np.array([-1])}, {"high": np.array([99])}, {"group": np.array([4])}])

@@ -5,12 +5,12 @@ next pays for it. It is the largest of three:
   of intervals costs (``choice.least_cost``).
 - *prices*: the least transfer time that any choice costs, counted in several ways (``ns_per_byte``).
 - *windows*, after the bounds in the G10 traces' notes. During ticks [i, j), all that is used there and was there
-  before comes in, except for a budget's worth that may be there at i. All that is written there (used, on an exclusive
-  machine) and outlives j goes out, except for a budget's worth that may stay. Room is also taken by what operation i
-  gives birth to, and by what operation j does or needs from elsewhere. So the time from the beginning of operation i to
-  that of j is at least that of these copies, and of the compute between. The same holds for the first two tiers
-  together against those beyond them, and so on. A step is a row of windows. Dynamic programming over a grid of ticks
-  finds the best row.
+  before comes in, except for a budget's worth that may be there when the window begins. All that is written there
+  (used, on an exclusive machine) and outlives j goes out, except for a budget's worth that may stay. Room is also taken
+  by whatever else an operation holds then: operation i as it begins or operation i - 1 as it ends, and j or j - 1
+  likewise. So the time between is at least that of these copies, and of the compute between. The same holds for the
+  first two tiers together against those beyond them, and so on. A step is a row of windows. Dynamic programming over a
+  grid of ticks finds the best row.
 
 Contents that can be made anew (``ir.remakes``) cost the lesser of their copies and of that. It takes compute time, and
 copies take links' time: a step is as long as either, so as long as any mix of both. In windows they cost nothing.
@@ -28,9 +28,9 @@ from itertools import chain, combinations
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Floats, Ints
+from ebbtide.ir.base import Ints
 from ebbtide.ir.machine import Link, Machine, Sharing
-from ebbtide.ir.occupancy import PageSize, levels, live_bytes, paged_sizes
+from ebbtide.ir.occupancy import PageSize, levels, live_bytes, needed_bytes, paged_sizes
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.remakes import remakes_of, without_remakes
 from ebbtide.ir.trace import Access, Trace
@@ -185,25 +185,29 @@ def _by_windows(trace: Trace, machine: Machine, budget_bytes: int) -> float:
         even = np.searchsorted(starts, np.linspace(0, starts[-1], _GRID // 2))
         cuts = np.sort(np.concatenate((even, np.linspace(0, n_ticks, _GRID // 2).astype(np.int64))))
         cuts = cuts[np.diff(cuts, prepend=-1) != 0]
+    uses, held = _uses(trace), needed_bytes(trace)
+    fresh = held - levels(uses[1], uses[1] + 1, uses[2], n_ticks)  # comes from nowhere
+    fresh, held = np.append(fresh, fresh[0]), np.append(held, fresh[0])  # the next step's first
+    used, outlived = _used_and_outlived(trace, machine.exclusive)
     return _planning.longest_windows(
         cuts=cuts,
         begins_ns=starts[cuts],
-        fresh=_fresh(trace)[cuts],
-        uses=_uses(trace),
+        fresh=fresh[cuts],
+        held=held[cuts],
+        held_before=held[cuts - 1],
+        uses=uses,
         rests=_rests(trace, machine.exclusive),
+        used=used,
+        outlived=outlived,
         walls=list(_walls(machine, budget_bytes)),
     )
 
 
-def _fresh(trace: Trace) -> Floats:
-    """Return the bytes that come from nowhere and that an operation has to have in fast memory.
-
-    They are what it gives birth to, and scratch in use: at each tick, and at the first of the next step.
-    """
-    rows = trace.storages.take((trace.storages.scratch | ~trace.storages.persistent) & (trace.storages.room_of == -1))
-    stop = np.where(rows.scratch, rows.death, rows.birth + 1)
-    fresh = levels(rows.birth, stop, rows.nbytes, len(trace.ticks)).astype(np.float64)
-    return np.append(fresh, fresh[0])
+def _touches(trace: Trace) -> tuple[Ints, Ints]:
+    """Return storage and tick of each access but those to scratch."""
+    rows = trace.accesses
+    keep = ~trace.storages.scratch[rows.storage]
+    return rows.storage[keep], rows.tick[keep]
 
 
 _Wall = tuple[int, list[tuple[float, float]], float, float]
@@ -235,10 +239,9 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
 
     A storage born in the step comes from nowhere, and its birth counts as a use.
     """
-    rows, n_ticks = trace.accesses, len(trace.ticks)
+    n_ticks = len(trace.ticks)
     birth, persistent = trace.storages.birth, trace.storages.persistent
-    keep = ~trace.storages.scratch[rows.storage]
-    storage, tick = rows.storage[keep], rows.tick[keep]
+    storage, tick = _touches(trace)
     begins = np.diff(storage, prepend=-1) != 0
     ends = np.append(begins[1:], True)[: len(storage)]
     before = np.append(0, tick[:-1])[: len(storage)]
@@ -252,9 +255,22 @@ def _uses(trace: Trace) -> tuple[Ints, Ints, Ints]:
     return (before - shift)[came], (tick - shift)[came], trace.storages.nbytes[storage][came]
 
 
-@once_for_a_trace
 def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
-    """Return all contents that must be somewhere: the tick of their start, the last tick that needs them, bytes.
+    """Return all contents that must be somewhere: the tick of their start, the last tick that needs them, bytes."""
+    storage, start, end = _contents(trace, exclusive)
+    return *_within(trace, start, end), trace.storages.nbytes[storage]
+
+
+def _within(trace: Trace, first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Move pairs of ticks by whole steps, so that the first lies in this one."""
+    shift = first // len(trace.ticks) * len(trace.ticks)
+    return first - shift, second - shift
+
+
+@once_for_a_trace
+def _contents(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
+    """Return all contents that must be somewhere, sorted: storage, the tick of their start, the last tick that needs
+    them.
 
     They begin with a write or birth, and are needed up to and including the next write, or to death. Those that can be
     made anew are needed until they may be left. On an exclusive machine every use begins them anew: if they are away
@@ -278,5 +294,27 @@ def _rests(trace: Trace, exclusive: bool) -> tuple[Ints, Ints, Ints]:
     for number, gone in zip(remakes.storage.tolist(), remakes.gone.tolist(), strict=True):
         low, high = np.searchsorted(storage, [number, number + 1])
         end[low:high] = np.where((tick[low:high] < gone) & (gone <= end[low:high]), gone - 1, end[low:high])
-    shift = tick // n_ticks * n_ticks
-    return tick - shift, end - shift, trace.storages.nbytes[storage]
+    return storage, tick, end
+
+
+@once_for_a_trace
+def _used_and_outlived(trace: Trace, exclusive: bool) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
+    """Return where an operation holds contents, as it begins and as it ends, if they last so long: the tick of their
+    start, the operation's and the one after it respectively, bytes."""
+    found = _contents(trace, exclusive)
+    of, start, end = (np.append(none, column) for none, column in zip((-1, 0, 0), found, strict=True))
+    storage, tick = _touches(trace)
+    most = 2 * len(trace.ticks) + 1
+    row = np.searchsorted(of * most + start, storage * most + tick) - 1  # what was there before
+    there = (of[row] == storage) & (tick <= end[row])
+    row, tick = row[there], tick[there]
+    second, first = _within(trace, tick, start[row])
+    lasts, made = tick < end[row], np.flatnonzero(start < end)
+    begin, _ = _within(trace, start[made], end[made])
+    nbytes = trace.storages.nbytes[of[row]]
+    outlived = (
+        np.append(first[lasts], begin),
+        np.append(second[lasts], begin) + 1,
+        np.append(nbytes[lasts], trace.storages.nbytes[of[made]]),
+    )
+    return (first, second, nbytes), outlived
