@@ -87,3 +87,20 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_links_that_lead_to_each_other_are_refused_beforehand(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    for write in (try_writing, lambda path: write_whole(path, b"new")):
+        with pytest.raises(OSError, match="Too many levels"):
+            write(one)
+    assert sorted(tmp_path.iterdir()) == [one, other]
+
+
+def test_a_name_may_be_as_long_as_any_file_s(tmp_path: Path) -> None:
+    path = tmp_path / ("\u00e9" * 127 + "x")  # 255 bytes
+    try_writing(path)
+    write_whole(path, b"new")
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"new", [path])

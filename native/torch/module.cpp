@@ -182,6 +182,7 @@ py::dict begin_step(bool record) {
     look_again_what_repeats();
     install_recorder();
   }
+  look_whether_kernels_came();
   return as_dict(watch().begin_step(record));
 }
 

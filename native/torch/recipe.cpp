@@ -1,6 +1,7 @@
 #include "recipe.hpp"
 
 #include <ATen/core/stack.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -16,6 +17,7 @@
 #include "../core/checksum.hpp"
 #include "births.hpp"
 #include "recipe_memory.hpp"
+#include "repeatable.hpp"
 
 namespace ebbtide {
 
@@ -133,6 +135,7 @@ Made make_by_calls(const Recipe& recipe) {
   }
   Made made;
   for (const Call& call : recipe.calls) {
+    if (!still_has_pytorchs_kernels(call.op)) throw std::runtime_error("a library that was loaded since gave it another kernel");
     std::vector<Made> ingredients;  // until the call has ended
     std::vector<Moved> moved;
     for (const RecipePointer& each : call.ingredients) {
@@ -187,6 +190,7 @@ std::size_t calls_of(const Recipe& recipe) {
 }
 
 bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps, bool again) {
+  RECORD_USER_SCOPE("ebbtide: making anew");  // the operators in it are not the script's
   NoBirths births;
   OffTheRecord off;
   WithThreads threads(recipe.settings.threads);

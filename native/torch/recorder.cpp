@@ -47,7 +47,7 @@ struct Treatment {
   bool repeatable = false;           // its result depends on its arguments alone
   bool repeatable_in_place = false;  // so does what it makes of its first argument
   bool repeats_within = false;       // an operator that calls it is no more than its kernel for that
-  std::uint64_t version = 0;         // of what repeats, as these three know it
+  std::uint64_t version = 0;         // of the operators, as it knows them
   Work work = Work::Itself;
   std::vector<Use> uses;  // by argument; those beyond are read and written, for all we know
   std::optional<c10::OperatorHandle> op;
@@ -71,7 +71,6 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
 }
 
 void look_what_repeats(Treatment& treatment, const char* name) {
-  treatment.version = version_of_repeatable();
   const c10::OperatorName& op = treatment.op->operator_name();
   bool fresh = is_repeatable(op), in_place = is_repeatable_in_place(op), known = fresh || in_place || is_repeatable_out(op);
   bool repeats = known && has_pytorchs_kernels(*treatment.op);
@@ -81,18 +80,20 @@ void look_what_repeats(Treatment& treatment, const char* name) {
 }
 
 Treatment treatment_of(const at::RecordFunction& function) {
+  std::uint64_t version = version_of_operators();
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
-  if (!op.has_value()) return {.passed_over = true, .uses = {}, .op = {}};  // a label, not an operator
-  Treatment treatment{.passed_over = passes_over(function.name(), *op), .uses = {}, .op = {}};
+  if (!op.has_value()) return {.passed_over = true, .version = version, .uses = {}, .op = {}};  // a label, not an operator
+  Treatment treatment{.passed_over = passes_over(function.name(), *op), .version = version, .uses = {}, .op = {}};
   treatment.makes_empty = makes_empty(function.name());
   treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.op = op;
   look_what_repeats(treatment, function.name());
   treatment.schema = &op->schema().arguments();
-  treatment.gives_away =
-      the_device_memory() != nullptr && (!starts_with_any(function.name(), {"aten::"}) ||
-                                         starts_with_any(function.name(), {"aten::_lazy_clone", "aten::record_stream"}));
+  // A clone that is made at the first write has its original's address until then.
+  treatment.gives_away = starts_with_any(function.name(), {"aten::_lazy_clone"}) ||
+                         (the_device_memory() != nullptr && (!starts_with_any(function.name(), {"aten::"}) ||
+                                                             starts_with_any(function.name(), {"aten::record_stream"})));
   treatment.pins = starts_with_any(function.name(), {"c10d::"});
   treatment.uses = uses_of(op->schema(), false);
   if (auto async_op = op->schema().argumentIndexWithName("async_op")) treatment.async_op = static_cast<std::size_t>(*async_op);
@@ -214,16 +215,16 @@ class Description {
   std::vector<const c10::StorageImpl*> storages_;  // of the call's tensors, in order; nothing is read through them
 };
 
-// Known by the address of the name, which belongs to the operator's registration: one per overload. Labels, such as
-// autograd's, have passing addresses.
+// Known by the address of the name, which belongs to the operator's registration: one per overload. Where one has gone, another
+// may have its address. Labels, such as autograd's, have passing addresses.
 const Treatment& known_treatment(const at::RecordFunction& function) {
   static const Treatment label{.passed_over = true, .uses = {}, .op = {}};
   static thread_local std::unordered_map<const char*, Treatment> known;
   if (starts_with_any(function.name(), {"autograd::", "torch::"})) return label;
   auto found = known.find(function.name());
-  if (found == known.end()) found = known.emplace(function.name(), treatment_of(function)).first;
+  if (found == known.end()) found = known.emplace(function.name(), Treatment()).first;
   Treatment& treatment = found->second;
-  if (treatment.op && treatment.version != version_of_repeatable()) look_what_repeats(treatment, function.name());
+  if (treatment.version != version_of_operators()) treatment = treatment_of(function);
   return treatment;
 }
 
@@ -367,6 +368,7 @@ Pass pass_now() {
 
 void install_recorder(bool shows_results) {
   if (callback != at::INVALID_CALLBACK_HANDLE) return;
+  hear_of_operators();
   auto asked = at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(shows_results);
   callback = at::addGlobalCallback(asked.scopes({at::RecordScope::FUNCTION}));
   at::RecordFunctionCallback before_scripts(begin_script);

@@ -1,10 +1,14 @@
 // Tried by tests/training/repeatable.py: each name by what PyTorch's operator database and larger samples call.
 #include "repeatable.hpp"
 
+#include <link.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 namespace ebbtide {
@@ -164,11 +168,44 @@ std::atomic<std::uint64_t> version = 1;
 constexpr std::array kKeys{"CPU: ",          "AutogradCPU: ",  "AutocastCPU: ",     "CUDA: ",
                            "AutogradCUDA: ", "AutocastCUDA: ", "ADInplaceOrView: ", "BackendSelect: "};
 
+constexpr std::string_view kAt = "registered at ", kGenerated = "build/aten/src/ATen/RegisterCPU";
+
+// Where PyTorch lay when it was compiled, as an operator's table has it. Empty: it does not tell.
+const std::string& root_of_pytorch() {
+  static const std::string root = [] {
+    auto op = c10::Dispatcher::singleton().findSchema({"aten::empty", "memory_format"});
+    std::string table = op ? op->dumpComputedTable() : "";
+    std::size_t end = table.find(kGenerated), begin = table.rfind(kAt, end);
+    return end == std::string::npos || begin == std::string::npos ? "" : table.substr(begin + kAt.size(), end - begin - kAt.size());
+  }();
+  return root;
+}
+
 // Of a line of a dispatch table: "CPU: registered at /pytorch/build/aten/src/ATen/RegisterCPU.cpp:12 [kernel]".
 bool is_pytorchs(std::string_view line) {
   bool asked = std::ranges::any_of(kKeys, [&](std::string_view key) { return line.starts_with(key); });
-  auto has = [&](std::string_view part) { return line.find(part) != std::string_view::npos; };
-  return !asked || !has("registered at") || has("aten/src/ATen/") || has("torch/csrc/");
+  if (!asked || line.find("registered") == std::string_view::npos) return true;
+  std::size_t at = line.find(kAt);
+  if (at == std::string_view::npos) return false;
+  std::string_view file = line.substr(at + kAt.size());
+  for (std::string_view root : {std::string_view(root_of_pytorch()), std::string_view("../")}) {  // some builds name files from there
+    if (root.empty() || !file.starts_with(root)) continue;
+    std::string_view rest = file.substr(root.size());
+    if (rest.starts_with("build/aten/src/ATen/") || rest.starts_with("aten/src/ATen/") || rest.starts_with("torch/csrc/")) return true;
+  }
+  return false;
+}
+
+int take_loads(dl_phdr_info* info, std::size_t, void* loads) {
+  *static_cast<unsigned long long*>(loads) = info->dlpi_adds;
+  return 1;
+}
+
+// Counts the libraries that this process has loaded. One of them may bring kernels, of which nobody hears.
+unsigned long long libraries_loaded() {
+  unsigned long long loads = 0;
+  dl_iterate_phdr(take_loads, &loads);
+  return loads;
 }
 
 bool may_repeat_here(const c10::OperatorName& op) {
@@ -205,7 +242,35 @@ bool has_pytorchs_kernels(const c10::OperatorHandle& op) {
   return true;
 }
 
-std::uint64_t version_of_repeatable() { return version; }
+namespace {
+
+class Comings final : public c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override { ++version; }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { ++version; }
+};
+
+}  // namespace
+
+bool still_has_pytorchs_kernels(const c10::OperatorHandle& op) {
+  static thread_local unsigned long long loads = 0;
+  static thread_local std::unordered_map<c10::OperatorName, bool> known;
+  if (unsigned long long now = libraries_loaded(); std::exchange(loads, now) != now) known.clear();
+  auto [found, is_new] = known.try_emplace(op.operator_name(), false);
+  if (is_new) found->second = has_pytorchs_kernels(op);
+  return found->second;
+}
+
+void look_whether_kernels_came() {
+  static std::atomic<unsigned long long> loads = 0;
+  if (unsigned long long now = libraries_loaded(); loads.exchange(now) != now) look_again_what_repeats();
+}
+
+void hear_of_operators() {
+  static const auto* heard = new auto(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Comings>()));
+  static_cast<void>(heard);
+}
+
+std::uint64_t version_of_operators() { return version; }
 
 void look_again_what_repeats() { ++version; }
 

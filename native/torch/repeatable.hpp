@@ -34,9 +34,15 @@ bool is_repeatable_out(const c10::OperatorName& op);
 // other kernels, and so does a C++ extension. What those compute, nobody has tried.
 bool has_pytorchs_kernels(const c10::OperatorHandle& op);
 
-// It changes where an operator that was repeatable may not be any more: kernels may have come, and names may have been struck.
-std::uint64_t version_of_repeatable();
+// The same of an operator that had them when it was looked at: it is quick, unless a library was loaded since.
+bool still_has_pytorchs_kernels(const c10::OperatorHandle& op);
+
+// Above 0. It changes where operators come or go, or one that was repeatable may not be any more: kernels may have come, and names
+// may have been struck.
+std::uint64_t version_of_operators();
+void hear_of_operators();  // from now on
 void look_again_what_repeats();
+void look_whether_kernels_came();  // with a library
 
 // From now on this process's operators run on an accelerator, where fewer repeat.
 void repeat_on_an_accelerator();

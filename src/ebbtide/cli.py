@@ -1,5 +1,6 @@
 """The ``ebbtide`` command. Torch is imported only when it is needed, so all else starts at once."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -115,3 +116,14 @@ def main() -> None:
     except EbbtideError as error:
         tell(f"ebbtide: error: {error}")
         sys.exit(error.exit_code)
+    except OSError as error:  # of a command's: a program's own errors end it as in Python
+        tell(f"ebbtide: error: {_in_words(error)}")
+        sys.exit(1)
+
+
+def _in_words(error: OSError) -> str:
+    try:
+        os.getcwd()
+    except OSError:
+        return "the current directory was deleted: change to another"
+    return f"{error.filename or 'the output cannot be written'}: {error.strerror or error}"

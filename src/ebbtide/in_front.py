@@ -69,6 +69,19 @@ class InFrontOf(Enum):
     )
     NUMPY = Row(_VIEWS, "system calls on an array cannot wait, so its memory stays", ("torch._C.TensorBase.numpy",))
     DLPACK = Row(_VIEWS, "nobody tells when exported memory is done with, so it stays", _DLPACK)
+    RPC = Row(
+        _VIEWS,
+        "torch.distributed.rpc has another process's kernel read tensors, and nobody tells when it has, so they stay",
+        (
+            "torch.distributed.rpc.internal._InternalRPCPickler.serialize",
+            *(
+                f"torch.distributed.rpc.api._invoke_{kind}_{what}"
+                for kind in ("rpc", "remote")
+                for what in ("builtin", "torchscript")
+            ),
+        ),
+        may_lack=True,
+    )
     DATA_PTR = Row(
         _VIEWS,
         "who asks for an address finds the tensor in memory",
@@ -193,13 +206,17 @@ class InFrontOf(Enum):
             *(f"torch._C._set_cublas_allow_{name}" for name in ("tf32", "fp16_accumulation")),
             *(f"torch._C._set_cublas_allow_{name}_reduced_precision_reduction" for name in ("fp16", "bf16")),
             "torch._C._set_blas_preferred_backend",
+            "torch.backends.ContextProp.__set__",  # it has kept the functions themselves
         ),
         may_lack=True,
     )
     KERNELS = Row(
         _TENSORS,
         "operators get other kernels: what is put off, or to be made anew, is made before",
-        tuple(f"torch.library.Library.{name}" for name in ("impl", "fallback", "_impl_with_aoti_compile", "_destroy")),
+        (
+            *(f"torch.library.Library.{name}" for name in ("impl", "fallback", "_impl_with_aoti_compile", "_destroy")),
+            "torch._ops._Ops.load_library",
+        ),
     )
     SCRIPTED_DOORS = Row(
         _TENSORS,
@@ -217,6 +234,23 @@ class InFrontOf(Enum):
         "compiled code uses addresses: deferred updates are made before",
         ("torch._dynamo.eval_frame._maybe_set_eval_frame",),
         traced=True,
+    )
+    COMPILED_BEFOREHAND = Row(
+        _TENSORS,
+        "so does what is called without Dynamo",
+        (
+            "torch._dynamo.aot_compile.AOTCompiledFunction.__call__",
+            "torch._C._aoti.AOTIModelPackageLoader.run",
+            "torch._C._aoti.AOTIModelPackageLoader.boxed_run",
+            "torch._C._aoti.AOTIModelContainerRunnerCpu.run",
+        ),
+        may_lack=True,
+    )
+    COMPILED_BY_INDUCTOR = Row(
+        _TENSORS,
+        "the same, once it is imported",
+        ("torch._inductor.output_code.CompiledFxGraph.__call__",),
+        may_lack=True,
     )
     LOADER_WORKERS = Row(
         "recorders.fake",

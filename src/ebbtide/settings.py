@@ -255,12 +255,17 @@ class Named(TypedDict, total=False):
 def _taken(name: str, value: object, knob: Knob) -> object:
     if name == "spill":
         names = (value,) if not isinstance(value, Sequence) or isinstance(value, str | bytes) else tuple(value)
-        if not names or not all(isinstance(each, str | os.PathLike) for each in names):
+        if not names or not all(map(_is_text, names)):
             raise SettingError(f"spill={value!r:.80} is not understood; accepted: a directory, or several")
         return tuple(os.fspath(each) for each in names)
-    if knob.parse is str and not isinstance(value, str | os.PathLike):
+    if knob.parse is str and not _is_text(value):
         raise SettingError(f"{name}={value!r:.80} is not understood; accepted: {knob.accepts}")
     return knob.read(name, os.fspath(value) if isinstance(value, os.PathLike) else str(value))
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether it can be a name or a file."""
+    return isinstance(value, str | os.PathLike) and "\0" not in (text := str(value)) and text != ""
 
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

@@ -27,7 +27,7 @@ _PERCENT = re.compile(rf"\s*{_NUMBER}\s*%\s*", re.ASCII)
 SIZES_ACCEPTED = "a size such as 8GiB, 1.5G (binary), 800MB (decimal) or a number of bytes"
 FRACTIONS_ACCEPTED = "a percentage above 0 and at most 100, such as 25%"
 _SHARE = re.compile(r"0?\.\d*[1-9]\d*")
-_LARGEST = 2**63 - 1
+_LARGEST = 2**62
 _by_command = False
 
 

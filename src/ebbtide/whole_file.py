@@ -20,7 +20,7 @@ def try_writing(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return
-    handle, beside = _new_beside(Path(os.path.realpath(path)))
+    handle, beside = _new_beside(_place_of(path))
     os.close(handle)
     beside.unlink()
 
@@ -30,7 +30,7 @@ def write_whole(path: Path, data: bytes) -> None:
     if is_special(path):
         path.write_bytes(data)
         return
-    place = Path(os.path.realpath(path))
+    place = _place_of(path)
     handle, beside = _new_beside(place)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -43,9 +43,18 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+def _place_of(path: Path) -> Path:
+    """Follow links. Raises OSError for those that lead to each other."""
+    place = Path(os.path.realpath(path))
+    if place.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return place
+
+
 def _new_beside(place: Path) -> tuple[int, Path]:
     """Open a new file beside ``place``. The kernel applies the umask; reading it here would set it for all threads."""
-    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    name = os.fsdecode(os.fsencode(place.name)[:200])  # with what is added, no name of a file is too long
+    beside = place.with_name(f".{name}.{secrets.token_hex(4)}")
     return os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666), beside
 
 

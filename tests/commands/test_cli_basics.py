@@ -72,6 +72,9 @@ def test_help_names_every_option() -> None:
         (["estimate", "--device", "cuda", "x.py"], {}, "`ebbtide machines` lists them"),
         (["report", "t.sh"], {}, "t.sh is neither a report nor a trace, plan or timeline of Ebbtide's"),
         (["run", "--fast", "1GiB", "-m", "missing_module"], {}, "no module named missing_module"),
+        (["run", "--fast", "1GiB", "-m", "."], {}, "-m .: no package specified for '.'"),
+        (["run", "--spill", "", "x.py"], {}, "spill=('',) is not understood; accepted: a directory"),
+        (["run", "--fast", "1GiB", str(Path(ebbtide.__file__).parent)], {}, "Is a directory: name "),
         (["run", "--fast", "1GiB", "-m", "missing_package.inner"], {}, "no module named missing_package"),
         (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
         (["run", "--fast", "1GiB", "-m", "json"], {}, "a package without __main__"),
@@ -345,15 +348,74 @@ def test_an_option_without_a_value_is_named(words: list[str], complaint: str) ->
     assert complaint in done.output
 
 
+def test_an_output_that_is_full_and_a_directory_that_is_gone_are_one_error(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ebbtide", "machines"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ebbtide: error: the output cannot be written: No space left on device\n",
+    )
+    gone, train = tmp_path / "gone", script(tmp_path, "print('it ran')")
+    gone.mkdir()
+    leave = (
+        f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.executable, ['-', '-m', 'ebbtide', 'trace', {train!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", leave], cwd=gone, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "ebbtide: error: the current directory was deleted: change to another\n"
+
+
 def test_two_outputs_of_a_run_are_two_files(tmp_path: Path) -> None:
     train = script(tmp_path, "print('it ran')")
     (tmp_path / "link.json").symlink_to("out.json")
     done = run("run", "--report", "out.json", "--save-plan", "link.json", train, cwd=tmp_path, **DISABLED)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--report and --save-plan both write link.json" in done.stderr
+    assert f"the report and the plan would both be {tmp_path}/link.json: name two files" in done.stderr
     done = run("run", "--save-plan", "./out.json", train, cwd=tmp_path, EBBTIDE_REPORT="out.json", **DISABLED)
     assert done.returncode == 2
     assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("words", [["run", "--report=link.py"], ["trace", "--output=./train.py"]])
+def test_no_output_replaces_the_script(words: list[str], tmp_path: Path) -> None:
+    train = script(tmp_path, "print('it ran')")
+    (tmp_path / "link.py").symlink_to("train.py")
+    before = (tmp_path / "train.py").read_bytes()
+    done = run(*words, train, cwd=tmp_path, **DISABLED)
+    assert (done.returncode, done.stdout, (tmp_path / "train.py").read_bytes()) == (2, "", before)
+    assert "which is read: name another file" in done.stderr
+
+
+ODD_ENDS = {
+    "a text that fails": """
+        class Odd:
+            def __str__(self):
+                raise RuntimeError
+        sys.exit(Odd())
+    """,
+    "no standard error": "sys.stderr = None; sys.exit('told')",
+    "a status that is none": """
+        for wrong in ((), ("x",), (2**40,), (1, 2)):
+            try:
+                os._exit(*wrong)
+            except (TypeError, OverflowError) as error:
+                assert "leave" not in str(error)
+                print(type(error).__name__, flush=True)
+        os._exit(status=5)
+    """,
+}
+
+
+@pytest.mark.parametrize("odd", sorted(ODD_ENDS))
+def test_an_odd_end_is_as_in_python(odd: str, tmp_path: Path) -> None:
+    train = script(tmp_path, "import os, sys\n" + dedent(ODD_ENDS[odd]))
+    plain = subprocess.run([sys.executable, train], capture_output=True, text=True, check=False)
+    done = run("run", "-q", "--report", "out.json", train, cwd=tmp_path, **DISABLED)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert done.stderr.rstrip("\n").endswith(plain.stderr.rstrip("\n"))
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "out.json").exists()
 
 
 STUCK = """

@@ -1,6 +1,8 @@
 """What commands on traces read: both formats, the machine and its changes, the budget, and errors that help."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,6 +16,7 @@ from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import arena_pages, live_bytes, peak
 from ebbtide.ir.plan import Plan
 from ebbtide.pipeline import reading
+from ebbtide.planners import plan
 from ebbtide.units import GIB, MIB, format_bytes
 from tests.helpers.make_steps import disk, network
 from tests.ir.test_report_format import REPORT
@@ -92,7 +95,7 @@ def test_figures_of_the_machine_can_be_set(tiertrace: Path) -> None:
         ("gpu.capacity_bytes=-1", "not a number|must be an int in"),
         ("host_to_gpu.bytes_per_s=0", "bytes_per_s must be an int in"),
         ("host_to_gpu.bytes_per_s=unlimited", "not a number"),
-        ("host_to_gpu.bytes_per_s=1e999", "infinity"),
+        ("host_to_gpu.bytes_per_s=1e999", "'1e999' is not a number"),
         ("host_to_gpu.slows_compute=nan", "finite"),
     ],
 )
@@ -161,6 +164,41 @@ def test_the_options_together_make_a_command(own: Path, machine_file: Path) -> N
     assert "does not exist" in done.output
 
 
+STEERS = "\x1b]0;owned\x07"
+
+
+@pytest.mark.parametrize("what", ["trace", "plan", "report"])
+def test_a_file_cannot_steer_the_terminal(
+    what: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "crafted"
+    if what == "report":
+        replace(REPORT, policy=STEERS, trouble=f"{STEERS}\nmore").write(path)
+    else:
+        made = network() if what == "trace" else plan("ebbtide", network(), disk(), 10**9)
+        for module, name in (("ebbtide.ir.trace.Trace", "device"), ("ebbtide.ir.plan.Plan", "planner")):
+            monkeypatch.setattr(f"{module}.__post_init__", lambda self: None)
+            if hasattr(made, name):
+                object.__setattr__(made, name, STEERS)
+        save(made, path)
+        monkeypatch.undo()
+    simulated = ("simulate", path if what == "trace" else own, "--machine", "dram-cxl")
+    words = ("report", path) if what == "report" else (*simulated, *(("--plan", path) if what == "plan" else ()))
+    done = CliRunner().invoke(cli, list(map(str, words)))
+    said = f"{done.output}{done.exception}"
+    assert "\x1b" not in said
+    assert "owned" in said if what == "report" else "must be printable" in said
+
+
+def test_what_has_no_end_is_no_input(own: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for words in (("analyze", pipe), ("report", "/dev/zero"), ("plan", pipe), ("plan", own, "--machine", "/dev/zero")):
+        status, said = invoked(*words)
+        assert status != 0
+        assert f"{words[-1]} is a pipe or a device: write it to a file first" in said
+
+
 @pytest.mark.parametrize("command", ["analyze", "plan"])
 def test_a_report_in_place_of_a_trace_says_what_it_is(command: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
@@ -196,19 +234,74 @@ def invoked(*words: object) -> tuple[int, str]:
         ("Perfetto trace", ("report", "--perfetto")),
         ("plan", ("plan", "-o")),
         ("timeline", ("simulate", "--save-timeline")),
+        ("machine", ("probe", "--kernels", "-o")),
     ],
 )
 def test_a_file_that_cannot_be_written_is_told_before_work_begins(
-    what: str, words: tuple[str, str], own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, words: tuple[str, ...], own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ebbtide.pipeline.reading.read_trace", lambda path: pytest.fail("work began"))
-    command, option = words
+    *command, option = words
     there = tmp_path / "nowhere" / "file"
-    result = CliRunner().invoke(cli, [command, str(own), option, str(there)])
+    result = CliRunner().invoke(cli, [*command, str(own), option, str(there)])
     assert isinstance(result.exception, SettingError)
     assert str(result.exception) == (
         f"the {what} cannot be written to {there} (No such file or directory): name a file in a writable directory"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "TRACE", "-o", "TRACE"),
+        ("plan", "TRACE", "-o", "LINK"),
+        ("plan", "TRACE", "--machine", "MACHINE", "-o", "MACHINE"),
+        ("export", "TRACE", "-o", "TRACE"),
+        ("report", "TRACE", "-o", "TRACE"),
+        ("report", "TRACE", "-o", "new.html", "--perfetto", "new.html"),
+        ("report", "TRACE", "--plan", "PLAN", "--perfetto", "PLAN"),
+        ("simulate", "TRACE", "--plan", "PLAN", "--save-timeline", "PLAN"),
+        ("simulate", "TRACE", "--policy", "lru", "--save-timeline", "TRACE"),
+        ("probe", "--kernels", "TRACE", "-o", "TRACE"),
+    ],
+)
+def test_no_output_replaces_an_input_or_another_output(
+    words: tuple[str, ...], own: Path, machine_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"TRACE": own, "MACHINE": machine_file, "PLAN": tmp_path / "step.plan", "LINK": tmp_path / "link"}
+    files["PLAN"].write_bytes(b"a plan")
+    files["LINK"].symlink_to(own)
+    before = {name: path.read_bytes() for name, path in files.items()}
+    result = CliRunner().invoke(cli, [str(files.get(word, word)) for word in words])
+    assert isinstance(result.exception, SettingError)
+    assert str(result.exception).endswith(("which is read: name another file", "name two files"))
+    assert {name: path.read_bytes() for name, path in files.items()} == before
+    assert not (tmp_path / "new.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("compare", "--noise", "nan"),
+        ("sweep", "--target", "nan"),
+        ("sweep", "--target", "1e300"),
+        ("sweep", "--fast", "-1:-8"),
+        ("sweep", "--links", "nan"),
+        ("analyze", "--bandwidth", str(2**63 - 1)),
+        ("analyze", "--bandwidth", str(2**62 + 1)),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(command: str, option: str, value: str, own: Path) -> None:
+    where = () if command == "analyze" else ("--machine", "dram-cxl")
+    result = CliRunner().invoke(cli, [command, str(own), *where, option, value])
+    assert result.exit_code == 2 or isinstance(result.exception, SettingError)
+    assert option.lstrip("-") in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--kernel-seconds"])
+def test_no_time_is_nan(option: str) -> None:
+    assert "nan' is not a finite number" in invoked("probe", option, "nan")[1]
 
 
 @pytest.mark.parametrize("command", ["simulate", "explain", "report"])

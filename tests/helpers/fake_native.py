@@ -160,10 +160,11 @@ class FakeNative(ModuleType):
 def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     """The fake in the place of the real one, for the modules that are above it; and what must be gone afterwards."""
     fake = FakeNative()
+    # Its wrappers stay for good, so it is imported with the real module. Nothing is large enough for them, or tensors
+    # of later tests would be read by the fake.
+    monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
     monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
-    # Its wrappers stay for good: nothing is large enough for them, or tensors of later tests would be read by the fake.
-    monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
     for name in InFrontOf.FAULTS.value.names:
         monkeypatch.setattr(name, pkgutil.resolve_name(name))
     for name in OVER_NATIVE:

@@ -12,6 +12,7 @@ from ebbtide import planners
 from ebbtide.errors import EbbtideWarning, PlanError, SettingError
 from ebbtide.ir.machine import InPlace
 from ebbtide.ir.plan import PlanStatus
+from ebbtide.pipeline import trials
 from ebbtide.planners import BUILT_IN, plan
 from ebbtide.planners.base import Planner
 from ebbtide.planners.search.bound import lower_bound_ns
@@ -50,6 +51,30 @@ def test_a_plan_without_a_bound_gets_ours_and_no_time_below_it(monkeypatch: pyte
         found = plan("theirs", trace, DISK, budget)
         assert found.lower_bound_ns == bound
         assert found.predicted_ns == (ours.predicted_ns if predicted_ns == 1 else predicted_ns)
+
+
+def leaves(*_: object) -> None:
+    raise SystemExit(0)
+
+
+def fails(*_: object) -> None:
+    raise RuntimeError("no such luck")
+
+
+def test_a_planner_of_another_package_that_fails_is_named_and_ends_no_comparison(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("broken", "no_such_module:planner"), ("fails", f"{__name__}:fails"), ("leaves", f"{__name__}:leaves")
+    found = registry(monkeypatch, *names)
+    monkeypatch.setattr(trials, "PLANNERS", found)
+    trace = network()
+    rows = [trials.try_policy(name, trace, DISK, 10**9) for name in ("broken", "fails", "leaves", "ebbtide")]
+    assert [row.outcome is None for row in rows] == [True, True, True, False]
+    whys = ("cannot be loaded", "failed: RuntimeError: no such luck", "failed: SystemExit: 0")
+    for row, why in zip(rows, whys, strict=False):
+        assert f"the planner '{row.policy}' of an unknown package {why}" in row.why_not
+    with pytest.raises(SettingError, match="no such luck"):
+        plan("fails", trace, DISK, 10**9)
 
 
 def test_a_broken_planner_of_another_package_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

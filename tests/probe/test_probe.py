@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.errors import SettingError, SpillError
+from ebbtide.errors import SpillError
 from ebbtide.host.spill import checked_spill_directory
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Compute, ComputeRule, InPlace, Machine
@@ -539,10 +539,3 @@ def test_a_directory_that_cannot_serve_is_refused_at_once(directory: str, compla
     assert complaint in done.stderr
     assert "--spill or EBBTIDE_SPILL" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="name a file in a writable directory"):
-        probe_and_write(None, 12.0, tmp_path / "missing" / "machine.toml")
-    with pytest.raises(SettingError, match="name a file in a writable directory"):
-        probe_and_write(None, 12.0, tmp_path)

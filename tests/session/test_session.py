@@ -67,6 +67,8 @@ def test_what_cannot_be_understood_is_a_setting_error(native: FakeNative, tmp_pa
         Session("1GiB", report=tmp_path, settings=QUIET),
     ):
         pass
+    with pytest.raises(SpillError, match="File name too long"), Session("1GiB", spill="x" * 5000, settings=QUIET):
+        pass
     with pytest.raises(SpillError, match="does not exist"), Session("1GiB", spill="/missing", settings=QUIET):
         pass
     assert native.calls == []

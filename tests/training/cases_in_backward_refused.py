@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn, optim
+from torch._dynamo import compiled_autograd
 from torch.nn import functional as F
 
 from ebbtide.errors import OrderError
@@ -127,6 +128,14 @@ def steps_compiled(net: Any, optimizer: Any, number: int) -> None:
     optimizer.zero_grad()
     loss_of(net, number).backward()
     optimizer.compiled()
+
+
+def compiles_backward(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss = loss_of(net, number)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    optimizer.step()
 
 
 checkpoints_tied_layers = checkpointed_step((1, 2, 1), use_reentrant=True)
@@ -265,6 +274,7 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "steps_under_autocast": (steps_under_autocast, adamw, "autocast"),
     "differentiates_gradients": (differentiates_gradients, adamw, "create_graph"),
     "steps_compiled": (steps_compiled, adamw, "compiled"),
+    "compiles_backward": (compiles_backward, adamw, "the backward pass is compiled"),
     "checkpoints_tied_layers": (checkpoints_tied_layers, adamw, "uses what its step works on"),
     "steps_twice": (steps_twice, adamw, "a gradient is changed"),
     "with_a_hook_of_step": (plain_step, with_a_hook_of_step, "a hook of its step"),

@@ -330,6 +330,43 @@ def _small_rows(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]
 # ---- unusual training --------------------------------------------------------------------------------------------
 
 
+def operators_that_come_and_go() -> None:
+    """One may have the address of another that has gone, and another schema."""
+    changes, takes_many = "(Tensor(a!) x) -> ()", "(Tensor(a!)[] x) -> Tensor"
+    schemas = (changes, "(Tensor x, Tensor y) -> (Tensor, Tensor)", takes_many)
+    kernels: tuple[Callable[..., Any], ...] = (
+        lambda x: (x.mul_(0.5), None)[1],
+        lambda x, y: (x * 2, y + 1),
+        lambda x: x[0].add_(1).clone(),
+    )
+    names = [f"operator_{number}_of_a_script" for number in range(3)]
+
+    def use(tensor: torch.Tensor, turn: int) -> None:
+        library = torch.library.Library("comes_and_goes", "FRAGMENT")
+        for number, name in enumerate(names):
+            library.define(f"{name}{schemas[(number + turn) % 3]}")
+            library.impl(name, kernels[(number + turn) % 3], "CPU")
+        for number, name in enumerate(names):
+            operator = getattr(torch.ops.comes_and_goes, name).default
+            kind = (number + turn) % 3
+            operator(*([tensor], [tensor, tensor], [[tensor]])[kind])
+        library._destroy()
+        for name in names:
+            vars(torch.ops.comes_and_goes).pop(name, None)
+        del library, operator
+        gc.collect()
+
+    def run() -> torch.Tensor:
+        tensor = torch.ones(1 << 16)
+        for turn in range(40):
+            use(tensor, turn)
+        return tensor
+
+    plain = run()
+    with ebbtide.Session("1GiB"):
+        assert torch.equal(run(), plain)
+
+
 def lbfgs() -> None:
     """Its state is lists of flat tensors as large as the model, and its step calls the model many times."""
     case = CASES["accumulation-and-clipping"]

@@ -1,7 +1,9 @@
 """Trainings whose storages are made anew, and what a script may do to them meanwhile."""
 
+import importlib
 import io
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -243,7 +245,17 @@ def by_faults() -> int:
         return int(counters["made_anew_bytes"])
 
 
-def precision_changes(by_python: bool) -> list[int]:
+def in_a_profile() -> dict[str, int]:
+    """Return how often a profile has what a look at made contents ran."""
+    with ebbtide.Session(fast="1GiB"), recipes():
+        _, _, made = _made()
+        _torch.evict([made])
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+            made.clone()
+    return {event.key: event.count for event in profiled.key_averages()}
+
+
+def precision_changes(how: str) -> list[int]:
     """What a recipe needs would be another setting by the time it runs. Return the recipes, before the change and after
     it."""
     with ebbtide.Session(fast="1GiB"):
@@ -252,7 +264,10 @@ def precision_changes(by_python: bool) -> list[int]:
         _torch.evict([made])
         counts = [_torch.recipes()]
         before = torch._C._set_deterministic_algorithms
-        (before if by_python else before.__wrapped__)(True)
+        if how == "property":
+            torch.backends.mkldnn.deterministic = True
+        else:
+            (before if how == "python" else before.__wrapped__)(True)
         counts.append(_torch.recipes())
         made.clone()
     return counts
@@ -298,6 +313,26 @@ def kernels_change() -> list[bool]:
             found.append(_torch.recipes() > before)
             del more
         return [*found[:2], repeats(), *found[2:]]
+
+
+def a_kernel_comes_with_a_library() -> None:
+    """As C++ brings one: no function of PyTorch's in Python is called."""
+    impl = torch.library.Library.impl
+    with ebbtide.Session(fast="1GiB"), recipes(1), torch.library._scoped_library("aten", "IMPL") as library:
+        made = nn.functional.silu(_made()[0])
+        _torch.evict([made])
+        getattr(impl, "__wrapped__", impl)(library, "silu", _by_numpy, "CPU")
+        assert "_testbuffer" not in sys.modules
+        importlib.import_module("_testbuffer")
+        made.clone()
+
+
+def passes_by_its_path() -> bool:
+    """Tell whether an operator can run again with a kernel whose sources lie in a directory like PyTorch's."""
+    known = dict[str, Any](torch=torch)
+    exec(compile('library = torch.library.Library("aten", "IMPL")', "/home/me/my_pytorch/csrc/ours.py", "exec"), known)
+    known["library"].impl("silu", _by_numpy, "AutogradCPU")
+    return _torch.repeats("aten::silu", "")
 
 
 def update_waits(read: str) -> bool:
@@ -374,6 +409,14 @@ def _of_another_kernel(one: Tensor, other: Tensor) -> Tensor:
         return nn.functional.silu(one)
 
 
+def _cloned_lazily(one: Tensor, other: Tensor) -> Tensor:
+    """The clone has the address of its original up to its first write, which is none to the original."""
+    made = nn.functional.silu(one)
+    clone = torch._lazy_clone(made)
+    clone.mul_(0.5)
+    return made
+
+
 MORE = {
     "kernel": _of_another_kernel,
     "mode": _in_a_mode,
@@ -382,6 +425,7 @@ MORE = {
     "denormals": _without_denormals,
     "autocast": _autocast,
     "list": _list_changes,
+    "clone": _cloned_lazily,
 }
 
 

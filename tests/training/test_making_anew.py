@@ -81,20 +81,26 @@ def test_what_does_not_fit_beside_its_operands_is_made_in_order() -> None:
     assert child.run("making_anew:by_faults", env=PIECES) > 12 << 20
 
 
+def test_a_profile_tells_what_is_made_anew_from_what_the_script_runs() -> None:
+    found = child.run("making_anew:in_a_profile")
+    assert (found["ebbtide: making anew"], found["aten::clone"]) == (1, 1)
+
+
 def test_a_training_in_pieces_that_leave_at_random_has_the_same_bits() -> None:
     found = child.run("making_anew:trained", "75%", 5, env=PIECES | {"EBBTIDE_CHAOS_RATE": "0.2"})
     assert found.same
     assert min(found.remade[2:]) > 4 << 20, found.remade
 
 
-def test_before_a_setting_of_pytorch_changes_all_is_made() -> None:
-    before, after = child.run("making_anew:precision_changes", True, env={"EBBTIDE_POLICY": "demand"})
+@pytest.mark.parametrize("how", ["python", "property"])
+def test_before_a_setting_of_pytorch_changes_all_is_made(how: str) -> None:
+    before, after = child.run("making_anew:precision_changes", how, env={"EBBTIDE_POLICY": "demand"})
     assert before > after == 0
 
 
 def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None:
     with pytest.raises(child.ChildError, match=r"settings .* were changed within a step.*EBBTIDE_REMAKE=0"):
-        child.run("making_anew:precision_changes", False, env={"EBBTIDE_POLICY": "demand"})
+        child.run("making_anew:precision_changes", "C++", env={"EBBTIDE_POLICY": "demand"})
 
 
 def test_an_operator_that_is_struck_makes_nothing_anew() -> None:
@@ -105,6 +111,15 @@ def test_an_operator_that_is_struck_makes_nothing_anew() -> None:
 def test_an_operator_with_a_kernel_of_the_scripts_makes_nothing_anew() -> None:
     found = child.run("making_anew:kernels_change", env={"EBBTIDE_POLICY": "demand"})
     assert found == [True, False, True, True, False]
+
+
+def test_a_kernel_that_comes_with_a_library_is_an_error_for_what_is_away() -> None:
+    with pytest.raises(child.ChildError, match=r"aten::silu: a library that was loaded since gave it another kernel"):
+        child.run("making_anew:a_kernel_comes_with_a_library", env={"EBBTIDE_POLICY": "demand"})
+
+
+def test_no_kernel_passes_for_pytorchs_by_the_name_of_its_directory() -> None:
+    assert child.run("making_anew:passes_by_its_path") is False
 
 
 @pytest.mark.parametrize("read", ["operator", "numpy"])

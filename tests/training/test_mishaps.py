@@ -28,6 +28,7 @@ CASES = [
     "a_data_set_for_workers_of_every_epoch",
     "descriptors_used_up",
     "lbfgs",
+    "operators_that_come_and_go",
     "shared_memory",
 ]
 

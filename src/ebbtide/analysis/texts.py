@@ -7,11 +7,6 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import format_bytes, format_time, seconds
 
 
-def printable(text: str) -> str:
-    """Replace characters that would steer a terminal; anybody may have chosen the names in a file."""
-    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
-
-
 def words(name: str) -> str:
     """Return a name from an enum in words, such as a kind."""
     return name.replace("_", " ")

@@ -126,8 +126,11 @@ def steps_on_stack() -> int:
 
 
 def is_compiled() -> bool:
-    """Tell from the call stack whether Dynamo compiled what this thread runs. That is the caller itself, or what calls
-    the optimizer's step whose hook is running."""
+    """Tell whether Dynamo compiles backward passes, or compiled what this thread runs. By the call stack that is the
+    caller itself, or what calls the optimizer's step whose hook is running."""
+    compiles = sys.modules.get("torch._dynamo.compiled_autograd")
+    if getattr(compiles, "compiled_autograd_enabled", False):
+        return True
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename.endswith("_dynamo/eval_frame.py"):

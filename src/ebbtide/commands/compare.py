@@ -8,7 +8,7 @@ import click
 
 from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import json_option, machines_options, traces_argument
+from ebbtide.commands.inputs import Number, json_option, machines_options, traces_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ DRAWS = 3
 @click.option(
     "--noise",
     metavar="PERCENT",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    type=Number(0, 100, min_open=True, max_open=True),
     help=f"Simulate each plan {DRAWS} times more, with each operation's time changed by up to so much.",
 )
 @json_option

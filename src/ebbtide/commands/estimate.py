@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import json_option, machine_option
+from ebbtide.commands.inputs import Number, json_option, machine_option
 from ebbtide.commands.program import ProgramCommand, program_argument, refuse_misplaced_options, tell_misplaced_options
 
 
@@ -21,7 +21,7 @@ from ebbtide.commands.program import ProgramCommand, program_argument, refuse_mi
 @click.option("--device", metavar="NAME", help="Budgets for an accelerator's memory, on --machine, such as h100.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=Number(0.1, 3600),
     default=20.0,
     show_default=True,
     help="Call operators for at most about so long. Those that take most of the step come first.",

@@ -47,10 +47,10 @@ def explain(
         raise click.UsageError("name one of --storage NUMBER, --module NAME and --at-peak")
 
     from ebbtide.analysis.explain import Explainer
-    from ebbtide.analysis.texts import printable
     from ebbtide.commands.routes import machine_named, step_for, way_of
     from ebbtide.commands.tables import whose_times
     from ebbtide.ir.files import load
+    from ebbtide.ir.records import printable
     from ebbtide.ir.timeline import Timeline
     from ebbtide.pipeline.reading import read_plan, read_trace
     from ebbtide.simulator import is_modelled

@@ -26,7 +26,7 @@ def export(trace: Path, machine: Path | None, changes: tuple[str, ...], fast: st
     from ebbtide.units import format_bytes
     from ebbtide.whole_file import write_whole
 
-    check_writable("step", output)
+    check_writable({"step": output}, [trace, machine])
     step, on, budget_bytes = read_inputs(trace, machine, changes, fast)
     text = to_tiertrace(step, on.with_budget(budget_bytes))
     with written("step", output):

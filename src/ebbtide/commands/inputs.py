@@ -12,6 +12,7 @@ machine and without ``--machine``, the machine is this one, probed once and reme
 """
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
     from ebbtide.ir.trace import Trace
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A finite number within a range. nan lies in every range of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
 
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 

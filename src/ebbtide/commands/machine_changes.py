@@ -7,6 +7,7 @@ in ``ir.machine`` can be set.
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
+from math import isfinite
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -96,12 +97,14 @@ def _read(text: str, declared: Any) -> int | float | None:
     if text == UNLIMITED and NoneType in get_args(declared):
         return None
     if _number_type(declared) is float:
-        return float(text)
+        if isfinite(number := float(text)):
+            return number
+        raise ValueError(f"{text!r} is not a finite number")
     try:
         return parse_size(text)
     except ValueError:
         pass
     try:
         return round(float(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a number; accepted: {SIZES_ACCEPTED}, or one such as 8e9") from None

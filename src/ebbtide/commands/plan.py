@@ -57,7 +57,7 @@ def plan(
     from ebbtide.planners.search.bound_diagnosis import looseness_of
     from ebbtide.terminal import folded_for_terminal
 
-    check_writable("plan", output)
+    check_writable({"plan": output}, [trace, machine])
     if export is not None and output is None:
         raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import spill_option
+from ebbtide.commands.inputs import Number, spill_option
 from ebbtide.commands.program import tier_option
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=12.0,
     show_default=True,
     help="About so many seconds of measuring, besides making the files.",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--kernel-seconds",
-    type=click.FloatRange(1, 7 * 24 * 3600),
+    type=Number(1, 7 * 24 * 3600),
     default=60.0,
     show_default=True,
     help="About so many seconds of calling them. Those that take most of the step come first.",
@@ -66,11 +66,13 @@ def probe(
     """
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write
-    from ebbtide.session.driven import written
+    from ebbtide.session.driven import check_writable, written
     from ebbtide.terminal import folded_for_terminal, terminal_columns
     from ebbtide.units import format_time
     from ebbtide.units import seconds as seconds_of
     from ebbtide.whole_file import write_whole
+
+    check_writable({"machine": output}, [kernels])
 
     def show(text: str) -> None:
         click.echo(folded_for_terminal(text, sys.stdout))

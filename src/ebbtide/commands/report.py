@@ -65,8 +65,7 @@ def report(
     if as_json:
         raise click.UsageError("--json prints reports of runs; leave it out where a page is written.")
     wanted = (("page", output, render_page), ("Perfetto trace", perfetto, render_perfetto))
-    for what, path, _ in wanted:
-        check_writable(what, path)
+    check_writable({what: path for what, path, _ in wanted}, [*paths, machine])
     subject = _subject(paths, machine, slow_tier, bandwidth, output is not None)
     for what, path, render in wanted:
         if path is not None:

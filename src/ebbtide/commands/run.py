@@ -1,9 +1,7 @@
 """``ebbtide run``: a training script within a budget."""
 
-import os
 import signal
 import sys
-from pathlib import Path
 from typing import Unpack
 
 import click
@@ -127,7 +125,6 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
     named["progress"] = "off" if quiet else "verbose" if verbose else None
     automatic = fast if fast is not None and is_automatic(fast) else None
     chosen = Settings.from_environment().but(None if automatic else fast, **named)
-    _refuse_one_file_twice(chosen)
     budgets = (fast, chosen.fast, chosen.fast_node, chosen.arena_bytes)
     if all(budget is None for budget in budgets) and not chosen.disable:
         refuse_misplaced_options(program, ("--fast",))
@@ -145,15 +142,3 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
     if status == INTERRUPTED:
         on_interrupt(signal.SIG_DFL)
     sys.exit(status)
-
-
-def _refuse_one_file_twice(chosen: Settings) -> None:
-    """Refuse options that write the same file. Raises SettingError."""
-    options: dict[str, str] = {}
-    for name in ("report", "save-trace", "save-plan", "save-timeline"):
-        if (path := getattr(chosen, name.replace("-", "_"))) is None:
-            continue
-        there = os.path.realpath(path)
-        if there in options and not Path(there).is_char_device():
-            raise SettingError(f"--{options[there]} and --{name} both write {path}: name two files")
-        options[there] = name

@@ -58,7 +58,7 @@ def simulate(
     from ebbtide.planners.base import page_size_of
     from ebbtide.units import format_bytes
 
-    check_writable("timeline", save_timeline)
+    check_writable({"timeline": save_timeline}, [trace, machine, plan])
     if plan is not None and policy is not None:
         raise SettingError("--plan and --policy: name one of them")
     chosen = named(policy or "ebbtide")

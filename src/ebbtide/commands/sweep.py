@@ -8,7 +8,7 @@ import click
 
 from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import json_option, machine_options, trace_argument
+from ebbtide.commands.inputs import Number, json_option, machine_options, trace_argument
 from ebbtide.errors import SettingError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _LEAST_WANTED_FIRST = ("ms per GB/s", "ms per GB", "$/1000 steps", "memory $", "
     show_default=True,
     help="A planner or an online policy.",
 )
-@click.option("--target", metavar="X", type=click.FloatRange(1), help="Find the cheapest within X resident steps.")
+@click.option("--target", metavar="X", type=Number(1, 1e6), help="Find the cheapest within X resident steps.")
 @json_option
 def sweep(
     trace: Path,
@@ -127,6 +127,8 @@ def _budget(text: str, trace: "Trace", machine: "Machine") -> int:
         return budget_of(text, trace, machine)
     try:
         parts = float(fast), float(slow)
+        if min(parts) < 0:
+            raise ValueError
         return budget_of(f"{100 * parts[0] / sum(parts):f}%", trace, machine)
     except (ValueError, ZeroDivisionError) as error:
         raise SettingError(f"--fast: {text!r} is not a ratio such as 1:8") from error

@@ -15,7 +15,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ def guard() -> None:
     InFrontOf.NUMPY.install(_numpy_held)
     InFrontOf.DLPACK.install(_dlpack_held)
     before_dlpack_exports(_held)
+    InFrontOf.RPC.install(_sent_held)
     InFrontOf.DATA_PTR.install(_data_ptr_fetched)
     InFrontOf.STORAGE_FILES.install(partial(_holding, 0))
     InFrontOf.RECORD_WRITER.install(partial(_holding, 2))  # it reads a storage once for its checksum, or not at all
@@ -91,6 +92,22 @@ def _dlpack_held(dlpack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if args and isinstance(args[0], torch.Tensor):
         _held(args[0], keeps=True)
     return dlpack(*args, **kwargs)
+
+
+def _sent_held(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Hold the tensors of a message: those among the arguments, and those that a pickler found in an object."""
+    _hold_all(args)
+    sent = send(*args, **kwargs)
+    if isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[1], list):
+        _hold_all(sent[1])
+    return sent
+
+
+def _hold_all(values: Sequence[Any]) -> None:
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    _torch.look_at(tensors)
+    for tensor in tensors:
+        _held(tensor, keeps=True)
 
 
 def _held(tensor: torch.Tensor, keeps: bool) -> None:

@@ -45,9 +45,10 @@ def guard() -> None:
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
         before_dlpack_exports(lambda tensor, _: _look("__dlpack_c_exchange_api__", [tensor]))
         os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
-    if "dynamo" not in _guarded and "torch._dynamo.eval_frame" in sys.modules:
-        _guarded.add("dynamo")
-        InFrontOf.COMPILED_CODE.install(_before_compiled_code)
+    for module, install in _COMPILERS.items():
+        if module not in _guarded and module in sys.modules:
+            _guarded.add(module)
+            install()
 
 
 def guard_settings() -> None:
@@ -116,9 +117,26 @@ def _tell(door: str, memory: Memory) -> None:
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
     """Watch what Dynamo is set to do with frames from here on: nothing (None, or False), or run compiled code."""
-    global _compiled_calls
     if callback is not None and callback is not False:
-        _compiled_calls += 1
-        _torch.carry_out_all()
-        _tell(original.__name__, ALL)
+        _look_at_all(original.__name__)
     return original(callback)
+
+
+def _before_other_compiled_code(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if torch._C._current_graph_task_id() == -1:  # else a compiled backward pass: autograd knows what it reads
+        _look_at_all(original.__name__)
+    return original(*args, **kwargs)
+
+
+def _look_at_all(door: str) -> None:
+    global _compiled_calls
+    _compiled_calls += 1
+    _torch.carry_out_all()
+    _tell(door, ALL)
+
+
+_COMPILERS: dict[str, Callable[[], object]] = {
+    "torch._dynamo.eval_frame": lambda: InFrontOf.COMPILED_CODE.install(_before_compiled_code),
+    "torch._dynamo.aot_compile": lambda: InFrontOf.COMPILED_BEFOREHAND.install(_before_other_compiled_code),
+    "torch._inductor.output_code": lambda: InFrontOf.COMPILED_BY_INDUCTOR.install(_before_other_compiled_code),
+}

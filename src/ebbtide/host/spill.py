@@ -30,7 +30,7 @@ def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[P
     A default that is nearly full is taken only where no other has more room.
     """
     if asked:
-        return checked_spill_directories([Path(name).expanduser() for name in asked], proc)
+        return checked_spill_directories([_at_home(name) for name in asked], proc)
     candidates = [Path(os.environ["TMPDIR"])] if os.environ.get("TMPDIR") else []
     candidates.append(Path("/var/tmp"))
     problems: list[str] = []
@@ -51,6 +51,13 @@ def choose_spill_directories(asked: Sequence[str], proc: Path = PROC) -> tuple[P
     if not free:
         raise SpillError("any of the default directories", "; ".join(problems))
     return (max(free, key=free.__getitem__),)
+
+
+def _at_home(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise SpillError(name, "nobody tells where that home directory is") from error
 
 
 def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) -> tuple[Path, ...]:
@@ -103,7 +110,11 @@ def usable_bytes(directories: Sequence[Path]) -> int:
 
 def checked_spill_directory(directory: Path, proc: Path = PROC) -> Path:
     """Resolve symbolic links. Raises SpillError for a directory that is missing, in RAM or not writable."""
-    if not directory.exists():
+    try:
+        exists = directory.exists()
+    except OSError as error:  # a name that is too long
+        raise SpillError(str(directory), error.strerror or str(error)) from error
+    if not exists:
         raise SpillError(str(directory), "it does not exist")
     if not directory.is_dir():
         raise SpillError(str(directory), "it is not a directory")

@@ -26,7 +26,7 @@ from ebbtide.ir.table import Table, columns_of, kinds_of, rows_of
 from ebbtide.ir.timeline import Timeline
 from ebbtide.ir.trace import Trace
 from ebbtide.units import GIB, MIB
-from ebbtide.whole_file import write_whole
+from ebbtide.whole_file import is_special, write_whole
 
 VERSION = 12
 MOST_ROWS = MIB
@@ -75,6 +75,8 @@ def _with_hint(error: str, kind: type[_Stored], data: bytes) -> str:
 
 def kind_of(path: Path) -> type[Trace] | type[Plan] | type[Timeline] | None:
     """Return the kind that a file claims; None if Ebbtide did not write it. Raises FileFormatError or OSError."""
+    if is_special(path):  # it is read again
+        raise FileFormatError(f"{path} is a pipe or a device: write it to a file first")
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             return None

@@ -73,6 +73,8 @@ class Plan:
     stays: tuple[Stay, ...]
 
     def __post_init__(self) -> None:
+        if not self.planner.isprintable():
+            raise ValueError("the planner's name must be printable")
         check_range(self, "budget_bytes lower_bound_ns plan_ns")
         check_range(self, "predicted_ns", low=self.lower_bound_ns)
 

@@ -29,6 +29,11 @@ def refusing_damage(what: str) -> Iterator[None]:
         raise FileFormatError(f"{what}: {str(error) or type(error).__name__}") from error
 
 
+def printable(text: str, besides: str = "") -> str:
+    """Replace characters that would steer a terminal; anybody may have chosen the names in a file."""
+    return "".join(mark if mark.isprintable() or mark in besides else "\N{REPLACEMENT CHARACTER}" for mark in text)
+
+
 def check_reals(record: object, names: str) -> None:
     """Raise ValueError unless each named field (spaces between) is a finite number of at least 0, or None."""
     for name in names.split():

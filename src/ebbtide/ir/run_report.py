@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from ebbtide.errors import FileFormatError, ReportError
-from ebbtide.ir.records import check_reals, read_record, refusing_damage
+from ebbtide.ir.records import check_reals, printable, read_record, refusing_damage
 from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
@@ -312,10 +312,10 @@ class RunReport:
 
     @staticmethod
     def from_json(text: str) -> "RunReport":
-        """Raise ReportError for anything but a report of this version."""
+        """Make texts printable. Raise ReportError for anything but a report of this version."""
         try:
             with refusing_damage("not JSON"):
-                value = json.loads(text)
+                value = _printable(json.loads(text))
             if isinstance(value, dict) and (value.get("format"), value.get("version")) != (FORMAT, VERSION):
                 raise ReportError(
                     f"not a report that this Ebbtide reads: it wants format {FORMAT!r} version {VERSION} and found "
@@ -328,3 +328,11 @@ class RunReport:
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
         write_whole(path, self.to_json().encode())
+
+
+def _printable(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value, besides="\n")
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    return {key: _printable(each) for key, each in value.items()} if isinstance(value, dict) else value

@@ -221,6 +221,8 @@ class Trace:
     def __post_init__(self) -> None:
         if not len(self.ticks):
             raise ValueError("a trace has at least one tick")
+        if not (self.device or "").isprintable():
+            raise ValueError("the device's name must be printable")
         check_range(self, "unrecorded_ns")
         for what, column in (("times", self.ticks.time_ns), ("storages", self.storages.nbytes)):
             if (total := sum(column.tolist())) > LARGEST:

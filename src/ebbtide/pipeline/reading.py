@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ebbtide.analysis.texts import printable
 from ebbtide.errors import OTHER_STORAGES, FileFormatError, SettingError
 from ebbtide.ir.files import kind_of, load
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan, Stay
+from ebbtide.ir.records import printable
 from ebbtide.ir.run_report import FORMAT, RunReport
 from ebbtide.ir.tiertrace import load_tiertrace
 from ebbtide.ir.timeline import Timeline
@@ -32,9 +32,10 @@ _MOST = 2.0**60
 def read_trace(path: Path) -> tuple[Trace, Machine | None]:
     """Read a step, and the machine if the file has one. Raises FileFormatError, or SettingError for a missing file."""
     try:
+        kind = kind_of(path)
         with path.open("rb") as file:
             begin = file.read(64)
-        if kind_of(path) is not None:
+        if kind is not None:
             return _printable(_countable(load(path, Trace), path)), None
         if begin.lstrip().startswith(b"{") and f'"{FORMAT}"'.encode() not in begin:
             trace, machine = load_tiertrace(path)

@@ -11,7 +11,7 @@ from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.planners import DEFAULT, PLANNERS, plan
+from ebbtide.planners import BUILT_IN, DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
@@ -88,14 +88,15 @@ def simulate_named(
 
 
 def try_policy(policy: str, trace: Trace, machine: Machine, budget_bytes: int, record: bool = False) -> Trial:
-    """Plan if it has to, and simulate. An infeasible budget is a result, not an error."""
+    """Plan if it has to, and simulate. An infeasible budget is a result, not an error, and so is whatever another
+    package's planner or policy raises."""
     bound = lower_bound_ns(trace, machine, machine.within(budget_bytes))
     began = perf_counter()
     try:
         outcome, made = simulate_named(policy, trace, machine, budget_bytes, record)
-    except SettingError:  # of a package's policy, or of a machine: no budget mends it
-        raise
     except (InfeasibleBudgetError, TiersTooSmallError, PlanError, ValueError) as error:
+        if isinstance(error, SettingError) and (policy in POLICIES or policy in BUILT_IN):
+            raise  # of a machine: no budget mends it
         return Trial(policy, budget_bytes, bound, None, None, None, perf_counter() - began, error)
     costs = costs_of(outcome, machine.with_budget(budget_bytes))
     return Trial(policy, budget_bytes, bound, outcome, costs, made, perf_counter() - began)

@@ -4,7 +4,7 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ebbtide.errors import EbbtideWarning, SessionError, SettingError
 from ebbtide.terminal import tell
-from ebbtide.whole_file import try_writing
+from ebbtide.whole_file import is_special, try_writing
 
 if TYPE_CHECKING:
     from ebbtide.capture.following import Following
@@ -43,6 +43,7 @@ class Driven:
         self._in_block = False  # a step's
         self._between_calls = False  # the open step began with a call of ``step`` without a block
         self._paused = False
+        self._reads: list[str | None] = []  # files that nothing may replace
 
     def __enter__(self: _Self) -> _Self:
         global _active
@@ -183,12 +184,25 @@ def active() -> Driven | None:
     return _active
 
 
-def check_writable(what: str, path: Path | None) -> None:
-    """Check before the run that a file can be written, not after hours of it. Raises SettingError."""
-    if path is None:
-        return
-    with written(what, path):
-        try_writing(path)
+def check_writable(files: Mapping[str, Path | None], reads: Iterable[Path | str | None] = ()) -> None:
+    """Check before the run that files can be written, not after hours of it, and that nothing else is lost by that.
+
+    ``files`` are by what they are to hold, ``reads`` are the files that are read. Raises SettingError.
+    """
+    read = {os.path.realpath(path) for path in reads if path is not None}
+    taken: dict[str, str] = {}
+    for what, path in files.items():
+        if path is None:
+            continue
+        there = os.path.realpath(path)
+        if not is_special(path):
+            if there in read:
+                raise SettingError(f"the {what} would replace {path}, which is read: name another file")
+            if there in taken:
+                raise SettingError(f"the {taken[there]} and the {what} would both be {path}: name two files")
+        with written(what, path):
+            try_writing(path)
+        taken[there] = what
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
@@ -29,7 +30,6 @@ from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
 
-_EXECUTABLE = b"\x7fELF"
 _NOT_BOUNDED = "the run was not bounded as asked"
 
 
@@ -40,6 +40,11 @@ class Program:
     code: CodeType
     module: ModuleType
     arguments: tuple[str, ...]
+
+    @property
+    def file(self) -> str | None:
+        """The script, or the module's file."""
+        return self.module.__dict__.get("__file__")
 
 
 def find_program(command: Sequence[str]) -> Program:
@@ -62,6 +67,7 @@ def run_program(
     script, or another rank's, once the report is written and the summary shown.
     """
     process, refusal, before = os.getpid(), None, threading.enumerate()
+    session._reads.append(program.file)
 
     def conclude(status: int) -> int:
         session._write_report()
@@ -133,6 +139,7 @@ def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool
     """Run it and return the exit status: the script's own; or 1 when it succeeded and not every step was recorded.
     ``stop`` ends the script once they are."""
     process = os.getpid()
+    recorder._reads.append(program.file)
     with recorder:
         if stop:
             recorder.stop_when_done()
@@ -189,7 +196,10 @@ def on_interrupt(action: Any) -> None:
 def _exit_status(code: object) -> int:
     if code is None or isinstance(code, int):
         return code or 0
-    print(code, file=sys.stderr)
+    stream = sys.stderr or sys.__stderr__
+    if stream is not None:
+        with suppress(Exception):  # as in Python: a text that cannot be written changes nothing
+            print(code, file=stream)
     return 1
 
 
@@ -212,8 +222,10 @@ def _read_script(path: str, arguments: Sequence[str]) -> bytes:
         with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except OSError as error:
-        raise SettingError(f"cannot open {path}: {error.strerror}{_without_python(path, arguments)}") from error
-    if source.startswith(_EXECUTABLE):
+        main = os.path.join(path, "__main__.py")
+        instead = f": name {main}" if os.path.isfile(main) else _without_python(path, arguments)
+        raise SettingError(f"cannot open {path}: {error.strerror}{instead}") from error
+    if b"\0" in source:  # a program, a zip file, compiled code
         raise SettingError(f"{path} is no Python script{_without_python(path, arguments)}")
     if path.endswith(".sh"):
         raise SettingError(f"{path} is a shell script: name the Python script that it starts")
@@ -255,6 +267,8 @@ def _spec_to_run(name: str) -> ModuleSpec:
             spec = find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         raise SettingError(f"no module named {error.name}") from error
+    except (ImportError, ValueError) as error:
+        raise SettingError(f"-m {name}: {error}") from error
     if spec is None:
         raise SettingError(f"no module named {name}, or a package without __main__")
     return spec

@@ -7,6 +7,7 @@ out: what leaves from C (``_exit``, ``abort``), and signals.
 
 import os
 import re
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,10 +31,12 @@ def seen(conclude: Callable[[int], int], command: Sequence[str]) -> Iterator[Non
     """
     process = os.getpid()
 
-    def leave(original: Callable[[int], None], status: int) -> None:
-        if os.getpid() == process:
-            status = _in_time(conclude, status)
-        original(status)
+    def leave(original: Callable[..., None], *given: Any, **named: Any) -> None:
+        status = _status_of(*given, **named) if os.getpid() == process else None
+        if status is None:
+            original(*given, **named)
+        else:
+            original(_in_time(conclude, status))
 
     def start_anew(
         original: Callable[..., None], path: Any, arguments: Sequence[Any], env: Mapping[Any, Any] | None = None
@@ -83,6 +86,18 @@ def command_before(program: Sequence[str]) -> list[str]:
     name, *words = sys.argv
     entry = ["-m", "ebbtide"] if os.path.basename(name) == "__main__.py" else [os.path.abspath(name)]
     return [*entry, *words[: len(words) - len(program)]]
+
+
+def _status_of(*given: Any, **named: Any) -> int | None:
+    """Return the status of a call of ``os._exit``, or None where that refuses it."""
+    values = (*given, *named.values())
+    if len(values) != 1 or named.keys() - {"status"}:
+        return None
+    try:
+        (found,) = struct.unpack("i", struct.pack("i", values[0]))
+    except struct.error:
+        return None
+    return int(found)
 
 
 def _ours() -> dict[str, str]:

@@ -83,7 +83,7 @@ class Recorder(Driven):
         return "nothing was recorded yet" if self._recorder is None else self._recorder.summary()
 
     def _check(self) -> None:
-        check_writable("trace", self._path)
+        check_writable({"trace": self._path}, self._reads)
 
     def _start(self) -> None:
         if self._disabled:

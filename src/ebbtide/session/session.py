@@ -68,6 +68,8 @@ class Session(Driven):
         **named: Unpack[Named],
     ) -> None:
         super().__init__()
+        if not isinstance(settings, Settings | None):
+            raise SettingError(f"settings={settings!r:.80} is not understood; accepted: an ebbtide.Settings")
         chosen = (settings or Settings.from_environment()).but(fast, **named)
         self._place = place()
         self._ranks = Ranks(self._place)
@@ -169,10 +171,9 @@ class Session(Driven):
         return self._engine is not None and self._engine.trained
 
     def _check(self) -> None:
-        check_writable("report", self._report_path)
         files = Files.of(self._settings)
-        for what, path in (("trace", files.save_trace), ("plan", files.save_plan), ("timeline", files.save_timeline)):
-            check_writable(what, path)
+        written = {"trace": files.save_trace, "plan": files.save_plan, "timeline": files.save_timeline}
+        check_writable({"report": self._report_path, **written}, [*self._reads, self._settings.plan])
 
     def _start(self) -> None:
         if self._settings.disable:

@@ -1,11 +1,11 @@
 """What Ebbtide has by name, and what other packages add to it by entry points: planners and online policies."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
-from ebbtide.errors import EbbtideWarning, SettingError
+from ebbtide.errors import EbbtideError, EbbtideWarning, SettingError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,15 +61,26 @@ class Registry(Mapping[str, _Function]):
             )
         try:
             function = entries[0].load()
-        except Exception as error:  # any error that another package raises when it is imported
+        except (Exception, SystemExit) as error:  # any error that another package raises when it is imported
             raise SettingError(
                 f"the {self._what} {name!r} of {packages} cannot be loaded: {type(error).__name__}: {error}. Mend or "
                 "uninstall that package."
             ) from error
         if not callable(function):
             raise SettingError(f"the {self._what} {name!r} of {packages} is not a function: {entries[0].value}")
-        found: _Function = function
-        return found
+
+        @wraps(function)
+        def named(*given: Any, **by_name: Any) -> Any:
+            try:
+                return function(*given, **by_name)
+            except (EbbtideError, ValueError):
+                raise
+            except (Exception, SystemExit) as error:  # any error of another package
+                raise SettingError(
+                    f"the {self._what} {name!r} of {packages} failed: {type(error).__name__}: {error}"
+                ) from error
+
+        return named  # type: ignore[return-value]
 
 
 def _package(entry: "EntryPoint") -> str:
