@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ebbtide.errors import SettingError
+from ebbtide.host.process import end_with_parent
 from ebbtide.terminal import tell
 from ebbtide.units import parse_fraction
 
@@ -40,7 +41,13 @@ def budget_for(fast: str, program: Sequence[str], ranks: int) -> str:
             "one and name its budget"
         )
     command = [sys.executable, "-m", "ebbtide", "estimate", "--json", "--within", share, *program]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_parent,
+    )
     if done.returncode:
         raise SettingError(f"--fast {fast} needs an estimate, which failed: name a budget, such as --fast 50%")
     found = json.loads(done.stdout)

@@ -1,5 +1,5 @@
 """Lets Ctrl-C end the process even within a call that hears no signal before it returns, such as a solver's; and lets
-SIGTERM end a block that has something to clean up."""
+SIGTERM and SIGHUP end a block that has something to clean up."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from ebbtide.errors import INTERRUPTED
 
@@ -16,22 +17,25 @@ _PATIENCE_S = 0.5
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end this block as an exception does, so that it ends its child and removes its files. A handler that
-    is there stays."""
-    ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not ours or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Let SIGTERM and SIGHUP end this block as an exception does, so that it ends its child and removes its files. A
+    handler that is there stays."""
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []
+
+    def handle(by: Any) -> None:
+        for number in ours:
+            signal.signal(number, by)
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break off the cleaning
+        handle(signal.SIG_IGN)  # a second one would break off the cleaning
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
+    handle(end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        handle(signal.SIG_DFL)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def verify(
     as_json: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Prove that a script ends with the same bits within a budget.
+    """Prove that a script trains with the same bits within a budget.
 
     Runs the script three times, each in a fresh process: on stock PyTorch, within the budget, and on stock PyTorch
     again. Compares bit for bit the tensors from which backward starts. After the last optimizer step, compares all

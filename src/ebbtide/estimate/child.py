@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
 from ebbtide.errors import EbbtideError
-from ebbtide.host.process import resident_bytes
+from ebbtide.host.process import end_with_parent, resident_bytes
 from ebbtide.session.launch import find_program, record_program
 from ebbtide.session.recorder import Recorder
 from ebbtide.settings import Settings
@@ -51,6 +51,7 @@ def _real_bytes() -> int:
 
 
 def main() -> int:
+    end_with_parent()
     trace, machine, *command = sys.argv[1:]
     shown = sys.excepthook
 

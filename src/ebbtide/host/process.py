@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,13 @@ from ebbtide.units import KIB
 PROC = Path("/proc")
 _UNLIMITED = 2**60  # cgroup v1 writes "no limit" as the largest page-rounded 63-bit number
 _MOST_STATUS_BYTES = 1 << 14
+_PR_SET_PDEATHSIG = 1
 _kept: tuple[int, int, os.stat_result] | None = None  # a process and its status, open since it was first read
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

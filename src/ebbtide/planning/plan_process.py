@@ -4,13 +4,12 @@ It imports no torch. ``ebbtide.planning.plan_child`` starts it, and kills it whe
 the thread that started it. It has a process group of its own, so Ctrl-C does not reach it.
 """
 
-import ctypes
 import os
 import pickle
-import signal
 import sys
 
 from ebbtide.errors import EbbtideError
+from ebbtide.host.process import end_with_parent
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import LinkReport
@@ -20,8 +19,6 @@ from ebbtide.planning.plan_job import MARK, carry_out, no_forecast
 from ebbtide.planning.policies import NEXT_USE, planner_from, planner_named
 from ebbtide.simulator import simulate_plan
 from ebbtide.units import seconds
-
-_PR_SET_PDEATHSIG = 1
 
 
 def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
@@ -39,7 +36,7 @@ def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, .
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     answers = os.dup(1)
     os.dup2(2, 1)  # output of a print must not land in the answer
     job, policy, plan = pickle.load(sys.stdin.buffer)

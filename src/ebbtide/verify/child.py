@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError, EbbtideWarning
-from ebbtide.host.process import peak_resident_bytes
+from ebbtide.host.process import end_with_parent, peak_resident_bytes
 from ebbtide.session.launch import find_program, run_program
 from ebbtide.session.session import Session
 from ebbtide.units import name_options_as_the_command
@@ -25,6 +25,7 @@ EVERY = "every"
 
 
 def main() -> int:
+    end_with_parent()
     record, step, *command = sys.argv[1:]
     name_options_as_the_command()  # the command that started this one
     process = os.getpid()
