@@ -359,9 +359,8 @@ def test_an_output_that_is_full_and_a_directory_that_is_gone_are_one_error(tmp_p
     )
     gone, train = tmp_path / "gone", script(tmp_path, "print('it ran')")
     gone.mkdir()
-    leave = (
-        f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.executable, ['-', '-m', 'ebbtide', 'trace', {train!r}])"
-    )
+    words = [sys.executable, "-m", "ebbtide", "trace", train]
+    leave = f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.executable, {words!r})"
     done = subprocess.run([sys.executable, "-c", leave], cwd=gone, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "ebbtide: error: the current directory was deleted: change to another\n"
