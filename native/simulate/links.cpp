@@ -117,7 +117,10 @@ void Links::advance(double now) {
   progress(now);
   std::vector<Lane*> ended;
   for (Lane* lane : busy_) {
-    if (lane->latency_left <= kSoonNs && lane->bytes_left <= lane->rate * kSoonNs) ended.push_back(lane);
+    // Late on the clock, a short time is none: now + left == now.
+    if (lane->latency_left > kSoonNs && now + lane->latency_left <= now) lane->latency_left = 0;
+    bool is_soon = lane->bytes_left <= lane->rate * kSoonNs || now + lane->bytes_left / lane->rate <= now;
+    if (lane->latency_left <= kSoonNs && is_soon) ended.push_back(lane);
   }
   std::vector<std::pair<Copy*, std::int64_t>> told;
   for (Lane* lane : ended) {

@@ -93,6 +93,12 @@ def test_without_commands_the_safety_net_does_all() -> None:
     assert found.stalls[SpanKind.STALL_DEMAND] == 16 * MS
 
 
+def test_copies_end_however_late_on_the_clock() -> None:
+    trace = step([MS, MS], [parameter(4 * MB, 2)] * 2, [(0, 0, W), (1, 1, W)])
+    found = run(trace, disk(read=29_999_999_999, write=1, latency_ns=7), 5 * MB)
+    assert found.step_ns == pytest.approx(2 * 4 * MB * 10**9, rel=0.01)
+
+
 def test_what_does_not_fit_is_an_error() -> None:
     trace = step([MS], [parameter(4 * MB, 1)] * 2, [(0, 0, W), (1, 0, W)])
     with pytest.raises(ValueError, match=r"op0 \(0 s into the step\) does not fit"):

@@ -173,7 +173,9 @@ class Session(Driven):
     def _check(self) -> None:
         files = Files.of(self._settings)
         written = {"trace": files.save_trace, "plan": files.save_plan, "timeline": files.save_timeline}
-        check_writable({"report": self._report_path, **written}, [*self._reads, self._settings.plan])
+        check_writable(
+            {"report": self._report_path, **written}, [*self._reads, self._settings.plan, self._settings.machine]
+        )
 
     def _start(self) -> None:
         if self._settings.disable:
