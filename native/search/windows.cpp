@@ -56,11 +56,12 @@ class OfTheWindow {
   std::vector<std::int64_t> nbytes_;
 };
 
-// The least time of a window with so many bytes in and out, and of so much compute.
+// Bytes of a window that come in and go out, unless there is room for them.
 struct Copies {
   std::int64_t in, out;
 };
 
+// The least time of a window with these, and with so much compute.
 double least_ns(const Copies& copies, double compute, const std::vector<Wall>& walls) {
   double least = compute;
   for (const Wall& wall : walls) {

@@ -96,7 +96,7 @@ def _dlpack_held(dlpack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _sent_held(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Hold the tensors of a message: those among the arguments, and those that a pickler found in an object."""
-    _hold_all(args)
+    _hold_all([*args, *kwargs.values()])
     sent = send(*args, **kwargs)
     if isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[1], list):
         _hold_all(sent[1])

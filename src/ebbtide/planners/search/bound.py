@@ -304,7 +304,7 @@ def _used_and_outlived(trace: Trace, exclusive: bool) -> tuple[tuple[Ints, Ints,
     found = _contents(trace, exclusive)
     of, start, end = (np.append(none, column) for none, column in zip((-1, 0, 0), found, strict=True))
     storage, tick = _touches(trace)
-    most = 2 * len(trace.ticks) + 1
+    most = int(max(start.max(), tick.max(initial=0))) + 1
     row = np.searchsorted(of * most + start, storage * most + tick) - 1  # what was there before
     there = (of[row] == storage) & (tick <= end[row])
     row, tick = row[there], tick[there]
