@@ -176,7 +176,8 @@ const std::string& root_of_pytorch() {
     auto op = c10::Dispatcher::singleton().findSchema({"aten::empty", "memory_format"});
     std::string table = op ? op->dumpComputedTable() : "";
     std::size_t end = table.find(kGenerated), begin = table.rfind(kAt, end);
-    return end == std::string::npos || begin == std::string::npos ? "" : table.substr(begin + kAt.size(), end - begin - kAt.size());
+    return end == std::string::npos || begin == std::string::npos ? ""
+                                                                  : table.substr(begin + kAt.size(), end - begin - kAt.size());
   }();
   return root;
 }
@@ -188,10 +189,12 @@ bool is_pytorchs(std::string_view line) {
   std::size_t at = line.find(kAt);
   if (at == std::string_view::npos) return false;
   std::string_view file = line.substr(at + kAt.size());
-  for (std::string_view root : {std::string_view(root_of_pytorch()), std::string_view("../")}) {  // some builds name files from there
+  for (std::string_view root :
+       {std::string_view(root_of_pytorch()), std::string_view("../")}) {  // some builds name files from there
     if (root.empty() || !file.starts_with(root)) continue;
     std::string_view rest = file.substr(root.size());
-    if (rest.starts_with("build/aten/src/ATen/") || rest.starts_with("aten/src/ATen/") || rest.starts_with("torch/csrc/")) return true;
+    if (rest.starts_with("build/aten/src/ATen/") || rest.starts_with("aten/src/ATen/") || rest.starts_with("torch/csrc/"))
+      return true;
   }
   return false;
 }
