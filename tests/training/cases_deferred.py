@@ -505,6 +505,21 @@ def compiled_forward() -> tuple[str, ...]:
     return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
 
 
+def compiled_beforehand() -> tuple[str, ...]:
+    """It is called without Dynamo, and reads the addresses that it is given."""
+    example = torch.ones(WIDTH, WIDTH)
+    compiled: Any = torch.compile(lambda weight: weight.sin().sum(), fullgraph=True, backend="eager")
+    total = compiled.aot_compile(((example,), {}))
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        scale = total(net.layers[0].weight.detach()) if number >= 3 else 1.0
+        optimizer.zero_grad()
+        (loss_of(net, number) * scale).backward()
+        optimizer.step()
+
+    return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
+
+
 def with_a_pre_hook() -> tuple[str, ...]:
     def halve(optimizer: optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
@@ -532,6 +547,7 @@ def in_a_mode() -> tuple[str, ...]:
 
 LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "compiled_forward": (compiled_forward, "compiled code reads parameters"),
+    "compiled_beforehand": (compiled_beforehand, "compiled code reads parameters"),
     "with_a_closure": (lambda: compare(gives_a_closure).updates, "closure"),
     "with_a_pre_hook": (with_a_pre_hook, "a hook of its step may change gradients"),
     "of_another_library": (lambda: compare(plain_step, of_its_own).updates, "only optimizers of torch.optim"),

@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+from torch.distributed.rpc.internal import _internal_rpc_pickler
 from torch.profiler import ProfilerActivity, profile
 
 import ebbtide
@@ -245,6 +246,15 @@ def a_lazy_clone_is_a_copy() -> None:
         clone.add_(1)
         assert raw_bytes(tensor) == content
         assert torch.equal(clone, tensor + 1)
+
+
+def what_rpc_sends_stays() -> None:
+    """Another process's kernel reads it."""
+    with managed_tensor() as (tensor, content):
+        _, sent = _internal_rpc_pickler.serialize([tensor])
+        assert sent[0].data_ptr() == tensor.data_ptr()
+        assert _torch.evict([tensor]) == 0
+        assert bytes(tensor.numpy()) == content
 
 
 def a_held_array_keeps_its_storage() -> None:

@@ -23,6 +23,7 @@ CASES = [
     "the_profiler_shows_what_an_operator_waits_for",
     "a_lazy_clone_is_a_copy",
     "a_held_array_keeps_its_storage",
+    "what_rpc_sends_stays",
 ]
 
 
