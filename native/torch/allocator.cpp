@@ -35,6 +35,7 @@ void release_pointer(void* pointer) {
     return;
   }
   if (arena->in_child()) return;  // a child has nothing to give back
+  Births::forget(pointer);
   if (any_recipes()) forget_recipes_of(pointer);
   std::uint64_t nbytes = c10::memoryProfilingEnabled() ? arena->size_of(pointer) : 0;
   arena->release(pointer);

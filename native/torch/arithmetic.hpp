@@ -7,8 +7,6 @@
 #include <xmmintrin.h>
 #endif
 
-#include <thread>
-
 namespace ebbtide {
 
 // Rounding, and what becomes of denormal numbers. Threads that share a thread's work have what it had when they began.
@@ -22,26 +20,22 @@ inline unsigned rounding_now() { return kUsualRounding; }
 inline void round_so(unsigned) {}
 #endif
 
-// This thread's number of threads, for a while. Who sets it sets the number of threads yet to begin, too, so that is put back.
+// Says whether this thread and those that share its work all round as usual.
+bool all_round_as_usual();
+void look_again_who_rounds();  // a setting changes
+
+// This thread's number of threads, for a while. at::set_num_threads would set that of threads yet to begin, too.
 class WithThreads {
  public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
-    if (!changes_) return;
-    std::thread([this] { of_new_ones_ = at::get_num_threads(); }).join();
-    at::set_num_threads(threads);
-  }
-  ~WithThreads() {
-    if (!changes_) return;
-    at::set_num_threads(before_);
-    std::thread([this] { at::set_num_threads(of_new_ones_); }).join();
-  }
+  explicit WithThreads(int threads);
+  ~WithThreads();
   WithThreads(const WithThreads&) = delete;
   WithThreads& operator=(const WithThreads&) = delete;
 
  private:
   const int before_;
   const bool changes_;
-  int of_new_ones_ = 0;
+  int of_mkl_ = 0;
 };
 
 }  // namespace ebbtide

@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ebbtide {
@@ -28,6 +29,10 @@ void Births::look_at_inner(bool repeats) {
 
 void Births::note(const void* address) {
   if (births != nullptr) births->addresses_.push_back(address);
+}
+
+void Births::forget(const void* address) {
+  for (Births* each = births; each != nullptr; each = each->outer_) std::ranges::replace(each->addresses_, address, nullptr);
 }
 
 NoBirths::NoBirths() : outer_(std::exchange(births, nullptr)) {}

@@ -5,7 +5,8 @@
 
 namespace ebbtide {
 
-// What an operator allocates on its thread, in order; those of inner operators count.
+// What an operator allocates on its thread, in order; those of inner operators count. What it has freed is null: another thread's
+// storage may lie there.
 class Births {
  public:
   Births();
@@ -16,6 +17,7 @@ class Births {
   const std::vector<const void*>& addresses() const { return addresses_; }
   bool are_spoiled() const { return spoiled_; }
   static void note(const void* address);
+  static void forget(const void* address);  // it is freed
   // An operator begins within others. If it does not repeat, or is called above autograd (by a hook, a mode, a kernel of the
   // script's), those are more than their kernels, and cannot be called again below all that.
   static void look_at_inner(bool repeats);

@@ -41,11 +41,8 @@ struct Settings {
   bool half_sums = at::globalContext().allowFP16AccumulationCuBLAS();
   at::BlasBackend blas = at::globalContext().blasPreferredBackend();
   caffe2::TypeMeta default_type = c10::get_default_dtype();
-  unsigned rounding = rounding_now();
 
   bool operator==(const Settings&) const = default;
-
-  bool rounds_as_usual() const { return rounding == kUsualRounding; }
 };
 
 struct Recipe;

@@ -114,8 +114,15 @@ const void* place_of(const at::Tensor& tensor) {
   return storage == nullptr ? nullptr : recipe_memory()->place_of(*storage);
 }
 
-// Batch norms change running statistics while they train, and need them for nothing else. Otherwise they read them alone, but
-// count as if they wrote there: false where a recipe would have to hold them.
+// Whether a batch norm's kernel computes the same without these statistics: it looks whether they are contiguous, and at the type of
+// the first that is there of weights and statistics.
+bool are_spared(const at::Tensor& statistics, at::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& first = arguments[arguments[1].isTensor() ? 1 : 0].toTensor();
+  return statistics.is_contiguous() && statistics.scalar_type() == first.scalar_type();
+}
+
+// Batch norms change running statistics while they train, and need their contents for nothing else. Otherwise they read them
+// alone, but count as if they wrote there: false where a recipe would have to hold them.
 bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue>& arguments) {
   auto training = schema.argumentIndexWithName("training");
   if (!training) return true;
@@ -124,6 +131,8 @@ bool leave_statistics(const c10::FunctionSchema& schema, std::vector<c10::IValue
     auto at = schema.argumentIndexWithName(name);
     if (!at) continue;
     c10::IValue& argument = arguments[static_cast<std::size_t>(*at)];
+    if (trains && argument.isTensor() && argument.toTensor().defined() && !are_spared(argument.toTensor(), arguments))
+      return false;
     if (trains) argument = c10::IValue();
     if (argument.isTensor() && place_of(argument.toTensor()) != nullptr) return false;
   }
@@ -236,7 +245,7 @@ void begin_maker() {
 // The same. A thread that rounds otherwise has another do it: those that share its operators may round as it does.
 bool make(const void* address, std::uint64_t nbytes = 0) {
   if (!recipe_memory()->any_unmade()) return true;
-  if (rounding_now() == kUsualRounding) return make_here(address, nbytes);
+  if (all_round_as_usual()) return make_here(address, nbytes);
   bool made = false;
   std::thread([&] {
     begin_maker();
@@ -347,7 +356,7 @@ std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayR
   auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
   // Than its kernel: a mode calls that, or others.
   bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op);
-  if (is_more || made->settings != Settings() || !made->settings.rounds_as_usual() || !add_call(*made, op, arguments)) {
+  if (is_more || made->settings != Settings() || !all_round_as_usual() || !add_call(*made, op, arguments)) {
     if (changed != nullptr) give_up(take_off(changed->address));
     return nullptr;
   }
@@ -367,7 +376,7 @@ KeptCall::~KeptCall() {
   if (!ended) return;
   const std::vector<const void*>& addresses = births_.addresses();
   for (std::size_t i = addresses.size(); i-- > 0;) {  // of several at one address the last lives
-    if (recipe_of(addresses[i]) != nullptr || !recipe_memory()->wants_recipe(addresses[i]))
+    if (addresses[i] == nullptr || recipe_of(addresses[i]) != nullptr || !recipe_memory()->wants_recipe(addresses[i]))
       continue;  // an inner operator made it
     if (!readers_of(addresses[i]).empty()) continue;  // an inner operator's recipe may be all that keeps it: then it is no result
     auto recipe = std::make_shared<Recipe>(*made_);

@@ -4,6 +4,7 @@ import importlib
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -335,6 +336,82 @@ def passes_by_its_path() -> bool:
     return _torch.repeats("aten::silu", "")
 
 
+def threads_that_flush() -> bool:
+    """Those that share a thread's work began while it flushed denormal numbers. Tell whether bits are as plainly."""
+
+    def run() -> bytes:
+        made = torch.full((512, 512), 1e-30) * torch.full((512, 512), 1e-12)
+        if ebbtide.active():
+            _torch.evict([made])
+        read: list[Tensor] = []
+        reader = threading.Thread(target=lambda: read.append(made[:1].clone()))
+        reader.start()
+        reader.join()
+        return made.numpy().tobytes()
+
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(True)
+    torch.ones(1 << 20).mul(2)
+    torch.set_flush_denormal(False)
+    plain = run()
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        return run() == plain and plain != bytes(len(plain))
+
+
+def threads_that_begin() -> set[int]:
+    """Return the numbers that new threads have while another makes something anew with a number of its own."""
+    torch.set_num_threads(2)
+    seen: set[int] = set()
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        one = _made()[0]
+        made: list[Tensor] = []
+
+        def make() -> None:
+            torch.set_num_threads(1)
+            made.append(torch.sin(one))
+
+        maker = threading.Thread(target=make)
+        maker.start()
+        maker.join()
+
+        def look() -> None:
+            for _ in range(300):
+                thread = threading.Thread(target=lambda: seen.add(torch.get_num_threads()))
+                thread.start()
+                thread.join()
+
+        looks = threading.Thread(target=look)
+        looks.start()
+        while looks.is_alive():
+            _torch.evict(made)
+            made[0][:1].clone()
+    return seen
+
+
+def another_threads_storages() -> int:
+    """Return how many of this thread's storages, evicted, held another's result: its operators free what lay there."""
+    size = 1 << 18
+    wrong = 0
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        ends = threading.Event()
+        logits, target, weight = torch.randn(size), torch.rand(size), torch.rand(size)
+
+        def lose() -> None:
+            while not ends.is_set():
+                nn.functional.binary_cross_entropy_with_logits(logits, target, weight)
+
+        other = threading.Thread(target=lose)
+        other.start()
+        for number in range(400):
+            tensor = torch.empty(size)
+            tensor.fill_(number)
+            _torch.evict([tensor])
+            wrong += tensor[5].item() != number
+        ends.set()
+        other.join()
+    return wrong
+
+
 def update_waits(read: str) -> bool:
     """Tell whether what was made of a weight, evicted, is what it was, after an update of the weight that waits."""
     with ebbtide.Session(fast="1GiB", optimizer="deferred"), recipes():
@@ -417,6 +494,23 @@ def _cloned_lazily(one: Tensor, other: Tensor) -> Tensor:
     return made
 
 
+def _normalized(dtype: torch.dtype, strided: bool) -> Tensor:
+    """A batch norm without weights, whose kernel looks at the statistics' type, and whether they are contiguous."""
+    operand = torch.sin(torch.arange(16 * 64 * 32 * 32).reshape(16, 64, 32, 32)).to(dtype)
+    statistics = torch.stack((torch.zeros(64), torch.ones(64)), dim=1 if strided else 0)
+    mean, variance = (statistics[:, 0], statistics[:, 1]) if strided else (statistics[0], statistics[1])
+    made: Tensor = nn.functional.batch_norm(operand, mean, variance, training=True)
+    return made.float() if dtype == torch.bfloat16 else made
+
+
+def _normalized_in_bfloat16(one: Tensor, other: Tensor) -> Tensor:
+    return _normalized(torch.bfloat16, strided=False)
+
+
+def _normalized_by_strided_statistics(one: Tensor, other: Tensor) -> Tensor:
+    return _normalized(torch.float32, strided=True)
+
+
 MORE = {
     "kernel": _of_another_kernel,
     "mode": _in_a_mode,
@@ -426,6 +520,8 @@ MORE = {
     "autocast": _autocast,
     "list": _list_changes,
     "clone": _cloned_lazily,
+    "statistics": _normalized_in_bfloat16,
+    "strided-statistics": _normalized_by_strided_statistics,
 }
 
 

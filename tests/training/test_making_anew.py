@@ -122,6 +122,18 @@ def test_no_kernel_passes_for_pytorchs_by_the_name_of_its_directory() -> None:
     assert child.run("making_anew:passes_by_its_path") is False
 
 
+def test_threads_that_share_a_threads_work_and_round_otherwise_keep_their_bits() -> None:
+    assert child.run("making_anew:threads_that_flush", env={"EBBTIDE_POLICY": "demand"})
+
+
+def test_new_threads_have_the_number_that_the_script_set() -> None:
+    assert child.run("making_anew:threads_that_begin", env={"EBBTIDE_POLICY": "demand"}) == {1}
+
+
+def test_what_an_operator_frees_and_another_thread_gets_is_that_threads() -> None:
+    assert child.run("making_anew:another_threads_storages", env={"EBBTIDE_POLICY": "demand"}) == 0
+
+
 @pytest.mark.parametrize("read", ["operator", "numpy"])
 def test_what_is_made_of_a_weight_knows_nothing_of_an_update_that_waits(read: str) -> None:
     assert child.run("making_anew:update_waits", read, env={"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand"})
