@@ -70,7 +70,7 @@ def test_trying_leaves_no_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
 
 def test_trying_finds_what_writing_would_find(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "missing" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 255)):
+    for path in (tmp_path, tmp_path / "missing" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 256)):
         for use in (try_writing, lambda path: write_whole(path, b"")):
             with pytest.raises(OSError):  # noqa: PT011 (each of another kind)
                 use(path)

@@ -46,6 +46,8 @@ def checked(name: str, score: Score, storage_of: Ints) -> Callable[[dict[str, In
         given = Candidates(storage_of[columns["piece"]], columns["nbytes"], columns["age"], clean)
         try:
             found = np.asarray(score(given), dtype=np.float64)
+        except SettingError:  # it says whose policy failed
+            raise
         except Exception as error:  # any error of another package
             raise SettingError(f"the policy {name!r} failed: {type(error).__name__}: {error}") from error
         if found.shape != clean.shape or np.isnan(found).any():
