@@ -117,7 +117,8 @@ const void* place_of(const at::Tensor& tensor) {
 // Whether a batch norm's kernel computes the same without these statistics: it looks whether they are contiguous, and at the type of
 // the first that is there of weights and statistics.
 bool are_spared(const at::Tensor& statistics, at::ArrayRef<c10::IValue> arguments) {
-  const at::Tensor& first = arguments[arguments[1].isTensor() ? 1 : 0].toTensor();
+  bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
+  const at::Tensor& first = arguments[has_weight ? 1 : 0].toTensor();
   return statistics.is_contiguous() && statistics.scalar_type() == first.scalar_type();
 }
 

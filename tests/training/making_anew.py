@@ -343,6 +343,7 @@ def threads_that_flush() -> bool:
         made = torch.full((512, 512), 1e-30) * torch.full((512, 512), 1e-12)
         if ebbtide.active():
             _torch.evict([made])
+            assert not _torch.is_resident(made)
         read: list[Tensor] = []
         reader = threading.Thread(target=lambda: read.append(made[:1].clone()))
         reader.start()
@@ -385,13 +386,14 @@ def threads_that_begin() -> set[int]:
         while looks.is_alive():
             _torch.evict(made)
             made[0][:1].clone()
+        assert _torch.counters()["made_anew_bytes"] > made[0].nbytes
     return seen
 
 
 def another_threads_storages() -> int:
     """Return how many of this thread's storages, evicted, held another's result: its operators free what lay there."""
     size = 1 << 18
-    wrong = 0
+    wrong = moved = 0
     with ebbtide.Session(fast="1GiB"), recipes(1):
         ends = threading.Event()
         logits, target, weight = torch.randn(size), torch.rand(size), torch.rand(size)
@@ -405,8 +407,9 @@ def another_threads_storages() -> int:
         for number in range(400):
             tensor = torch.empty(size)
             tensor.fill_(number)
-            _torch.evict([tensor])
+            moved += _torch.evict([tensor])
             wrong += tensor[5].item() != number
+        assert moved >= 100 * tensor.nbytes
         ends.set()
         other.join()
     return wrong
