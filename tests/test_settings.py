@@ -155,6 +155,11 @@ def test_an_empty_environment_gives_the_defaults() -> None:
             *("EBBTIDE_REMAKE", "check, -aten::silu,-aten::mul.Tensor", "remake"),
             Remake(checks=True, without=("aten::silu", "aten::mul.Tensor")),
         ),
+        ("EBBTIDE_REMAKE", "+mine::rotate", "remake", Remake(added=("mine::rotate",))),
+        (
+            *("EBBTIDE_REMAKE", "0,+mine::rotate.out,-aten::mul", "remake"),
+            Remake(on=False, without=("aten::mul",), added=("mine::rotate.out",)),
+        ),
         ("EBBTIDE_ARENA", "16MiB", "arena_bytes", 16_777_216),
         ("EBBTIDE_PROGRESS", "plain", "progress", ProgressMode.PLAIN),
     ],

@@ -411,9 +411,9 @@ PYBIND11_MODULE(_torch, m) {
     c10::OperatorName name_of(name, overload);
     if (!is_repeatable(name_of) && !is_repeatable_in_place(name_of)) return false;
     auto op = c10::Dispatcher::singleton().findOp(name_of);
-    return op.has_value() && has_pytorchs_kernels(*op);
+    return op.has_value() && has_known_kernels(*op);
   });
-  m.def("strike_repeatable", &strike_repeatable);
+  m.def("change_repeatable", &change_repeatable, py::arg("without"), py::arg("added"));
   m.def("look_again_what_repeats", &look_again_what_repeats);
   m.def("cut_groups", &cut_groups);
   m.def("uses_of", &uses_by_argument);

@@ -135,7 +135,7 @@ Made make_by_calls(const Recipe& recipe) {
   }
   Made made;
   for (const Call& call : recipe.calls) {
-    if (!still_has_pytorchs_kernels(call.op)) throw std::runtime_error("a library that was loaded since gave it another kernel");
+    if (!still_has_known_kernels(call.op)) throw std::runtime_error("a library that was loaded since gave it another kernel");
     std::vector<Made> ingredients;  // until the call has ended
     std::vector<Moved> moved;
     for (const RecipePointer& each : call.ingredients) {

@@ -73,7 +73,7 @@ bool passes_over(std::string_view name, const c10::OperatorHandle& op) {
 void look_what_repeats(Treatment& treatment, const char* name) {
   const c10::OperatorName& op = treatment.op->operator_name();
   bool fresh = is_repeatable(op), in_place = is_repeatable_in_place(op), known = fresh || in_place || is_repeatable_out(op);
-  bool repeats = known && has_pytorchs_kernels(*treatment.op);
+  bool repeats = known && has_known_kernels(*treatment.op);
   treatment.repeatable = repeats && fresh;
   treatment.repeatable_in_place = repeats && in_place;
   treatment.repeats_within = repeats || treatment.makes_empty || gives_sizes(name);

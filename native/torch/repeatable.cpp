@@ -155,11 +155,12 @@ static_assert(std::ranges::is_sorted(kAlsoOnAccelerators));
 static_assert(std::ranges::is_sorted(kRepeatable) && std::ranges::is_sorted(kRepeatableInPlace));
 
 // A set that is replaced lives on: a child of fork() may not wait for a lock.
-std::atomic<const std::set<std::string>*> struck = nullptr;
+using Names = std::atomic<const std::set<std::string>*>;
+Names left_out = nullptr, added = nullptr;
 
-bool is_struck(const c10::OperatorName& op) {
-  const auto* names = struck.load();
-  return names != nullptr && (names->contains(op.name) || names->contains(c10::toString(op)));
+bool is_among(const Names& names, const c10::OperatorName& op) {
+  const auto* known = names.load();
+  return known != nullptr && (known->contains(op.name) || known->contains(c10::toString(op)));
 }
 
 std::atomic<bool> on_an_accelerator = false;
@@ -183,9 +184,12 @@ const std::string& root_of_pytorch() {
 }
 
 // Of a line of a dispatch table: "CPU: registered at /pytorch/build/aten/src/ATen/RegisterCPU.cpp:12 [kernel]".
-bool is_pytorchs(std::string_view line) {
+bool tells_of_a_kernel(std::string_view line) {
   bool asked = std::ranges::any_of(kKeys, [&](std::string_view key) { return line.starts_with(key); });
-  if (!asked || line.find("registered") == std::string_view::npos) return true;
+  return asked && line.find("registered") != std::string_view::npos;
+}
+
+bool is_pytorchs(std::string_view line) {
   std::size_t at = line.find(kAt);
   if (at == std::string_view::npos) return false;
   std::string_view file = line.substr(at + kAt.size());
@@ -198,6 +202,9 @@ bool is_pytorchs(std::string_view line) {
   }
   return false;
 }
+
+// It would need the interpreter's lock, which whoever waits for its result may hold.
+bool is_pythons(std::string_view line) { return line.find(".py:") != std::string_view::npos; }
 
 int take_loads(dl_phdr_info* info, std::size_t, void* loads) {
   *static_cast<unsigned long long*>(loads) = info->dlpi_adds;
@@ -218,28 +225,35 @@ bool may_repeat_here(const c10::OperatorName& op) {
   return std::ranges::binary_search(kAlsoOnAccelerators, name);
 }
 
+bool makes_its_results(const c10::FunctionSchema& schema) {
+  return std::ranges::none_of(schema.returns(), [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+}
+
 template <std::size_t kSize>
 bool has(const std::array<std::string_view, kSize>& table, const c10::OperatorName& op) {
-  return std::ranges::binary_search(table, std::string_view(c10::toString(op))) && may_repeat_here(op) && !is_struck(op);
+  return std::ranges::binary_search(table, std::string_view(c10::toString(op))) && may_repeat_here(op) && !is_among(left_out, op);
 }
 
 }  // namespace
 
-bool is_repeatable(const c10::OperatorName& op) { return has(kRepeatable, op); }
+bool is_repeatable(const c10::OperatorName& op) { return has(kRepeatable, op) || (is_among(added, op) && !is_among(left_out, op)); }
 
 bool is_repeatable_in_place(const c10::OperatorName& op) { return has(kRepeatableInPlace, op); }
 
 bool is_repeatable_out(const c10::OperatorName& op) {
   auto first = std::ranges::lower_bound(kRepeatable, std::string_view(op.name));
   bool known = first != kRepeatable.end() && first->substr(0, first->find('.')) == op.name;
-  return known && may_repeat_here(op) && op.overload_name.ends_with("out") && !is_struck(op);
+  return known && may_repeat_here(op) && op.overload_name.ends_with("out") && !is_among(left_out, op);
 }
 
-bool has_pytorchs_kernels(const c10::OperatorHandle& op) {
+bool has_known_kernels(const c10::OperatorHandle& op) {
+  bool is_added = is_among(added, op.operator_name());
+  if (is_added && (op.schema().is_mutable() || !makes_its_results(op.schema()))) return false;
   std::string table = op.dumpComputedTable();
   for (std::string_view rest = table; !rest.empty();) {
     std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
-    if (!is_pytorchs(rest.substr(0, end))) return false;
+    std::string_view line = rest.substr(0, end);
+    if (tells_of_a_kernel(line) && (is_added ? is_pythons(line) : !is_pytorchs(line))) return false;
     rest.remove_prefix(end);
   }
   return true;
@@ -254,12 +268,12 @@ class Comings final : public c10::OpRegistrationListener {
 
 }  // namespace
 
-bool still_has_pytorchs_kernels(const c10::OperatorHandle& op) {
+bool still_has_known_kernels(const c10::OperatorHandle& op) {
   static thread_local unsigned long long loads = 0;
   static thread_local std::unordered_map<c10::OperatorName, bool> known;
   if (unsigned long long now = libraries_loaded(); std::exchange(loads, now) != now) known.clear();
   auto [found, is_new] = known.try_emplace(op.operator_name(), false);
-  if (is_new) found->second = has_pytorchs_kernels(op);
+  if (is_new) found->second = has_known_kernels(op);
   return found->second;
 }
 
@@ -281,8 +295,9 @@ void repeat_on_an_accelerator() { on_an_accelerator = true; }
 
 std::span<const std::string_view> operators_repeatable_on_accelerators() { return kAlsoOnAccelerators; }
 
-void strike_repeatable(std::set<std::string> names) {
-  struck = new std::set<std::string>(std::move(names));
+void change_repeatable(std::set<std::string> without, std::set<std::string> also) {
+  left_out = new std::set<std::string>(std::move(without));
+  added = new std::set<std::string>(std::move(also));
   look_again_what_repeats();
 }
 

@@ -31,14 +31,15 @@ bool is_repeatable_in_place(const c10::OperatorName& op);
 bool is_repeatable_out(const c10::OperatorName& op);
 
 // Says whether all that runs on a CPU or a CUDA device when the operator is called is PyTorch's own. torch.library gives operators
-// other kernels, and so does a C++ extension. What those compute, nobody has tried.
-bool has_pytorchs_kernels(const c10::OperatorHandle& op);
+// other kernels, and so does a C++ extension. What those compute, nobody has tried: but who has added an operator's name says so.
+// That one has to make its results, to change nothing, and to run without Python.
+bool has_known_kernels(const c10::OperatorHandle& op);
 
 // The same of an operator that had them when it was looked at: it is quick, unless a library was loaded since.
-bool still_has_pytorchs_kernels(const c10::OperatorHandle& op);
+bool still_has_known_kernels(const c10::OperatorHandle& op);
 
 // Above 0. It changes where operators come or go, or one that was repeatable may not be any more: kernels may have come, and names
-// may have been struck.
+// may have been left out.
 std::uint64_t version_of_operators();
 void hear_of_operators();  // from now on
 void look_again_what_repeats();
@@ -47,8 +48,8 @@ void look_whether_kernels_came();  // with a library
 // From now on this process's operators run on an accelerator, where fewer repeat.
 void repeat_on_an_accelerator();
 
-// None of these counts as repeatable from now on, whatever the table says: "aten::silu" is every overload of it.
-void strike_repeatable(std::set<std::string> names);
+// The first do not count as repeatable from now on, and the others do, whatever the table says. "aten::silu" is every overload of it.
+void change_repeatable(std::set<std::string> without, std::set<std::string> also);
 
 std::span<const std::string_view> repeatable_operators();
 std::span<const std::string_view> operators_repeatable_in_place();

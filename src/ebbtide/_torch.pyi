@@ -274,10 +274,10 @@ def repeatable_operators() -> tuple[list[str], list[str], list[str]]:
     third are those of them that may run again on an accelerator: names without overloads and final underscores."""
 
 def repeats(operator: str, overload: str) -> bool:
-    """Return whether it is one of them, such as ("aten::mul", "Tensor"), and not struck. The default overload is ""."""
+    """Return whether it is one of them, such as ("aten::mul", "Tensor"), not left out. The default overload is ""."""
 
-def strike_repeatable(names: set[str]) -> None:
-    """Have these count as none of them: "aten::mul" is each of its overloads."""
+def change_repeatable(without: set[str], added: set[str]) -> None:
+    """Have the first count as none of them, and the others as some of them: "aten::mul" is each of its overloads."""
 
 def look_again_what_repeats() -> None:
     """Have every operator looked at anew: whether it may run again, with the kernels that it has now."""

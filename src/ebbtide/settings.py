@@ -98,30 +98,30 @@ def _parse_tier(text: str) -> SlowerTier:
 @dataclass(frozen=True, slots=True)
 class Remake:
     """Whether plans have contents made anew. ``checks``: their bytes are compared with what they were. None of the
-    operators in ``without`` runs again for that."""
+    operators in ``without`` runs again for that. Those in ``added`` are the user's own, and may."""
 
     on: bool = True
     checks: bool = False
     without: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return ",".join(["check" if self.checks else str(int(self.on)), *(f"-{name}" for name in self.without)])
+        names = (*(f"-{name}" for name in self.without), *(f"+{name}" for name in self.added))
+        return ",".join(["check" if self.checks else str(int(self.on)), *names])
 
     @staticmethod
     def parse(text: str) -> "Remake":
-        """Parse ``"check,-aten::silu"``, for one. Raises ValueError."""
+        """Parse ``"check,-aten::silu,+mine::rotate"``, for one. Raises ValueError."""
         first, *rest = (part.strip() for part in text.split(","))
-        struck = rest if not first.startswith("-") else [first, *rest]
-        if not all(_STRUCK.fullmatch(name) for name in struck):
+        named = [first, *rest] if first.startswith(("-", "+")) else rest
+        if not all(_NAMED.fullmatch(name) for name in named):
             raise ValueError(text)
-        without = tuple(name[1:] for name in struck)
-        if first in struck:
-            return Remake(without=without)
+        without, added = (tuple(name[1:] for name in named if name[0] == sign) for sign in "-+")
         checks = first.lower() == "check"
-        return Remake(checks or _switch(first), checks, without)
+        return Remake(checks or first in named or _switch(first), checks, without, added)
 
 
-_STRUCK = re.compile(r"-\w+::\w+(\.\w+)?")
+_NAMED = re.compile(r"[-+]\w+::\w+(\.\w+)?")
 
 
 class UpdateOrder(StrEnum):
@@ -369,7 +369,7 @@ KNOBS: dict[str, Knob] = {
     "EBBTIDE_CHAOS_RATE": Knob("chaos_rate", _real(0, 1), "a probability from 0 to 1"),
     "EBBTIDE_CHAOS_SEED": Knob("chaos_seed", _whole(0, 2**63 - 1), "a whole number from 0 up"),
     "EBBTIDE_CHECKSUM": Knob("checksum", _switch_or_pages, "1, 0 or pages"),
-    "EBBTIDE_REMAKE": Knob("remake", Remake.parse, "1, 0 or check, -aten::silu, or both with ',' between"),
+    "EBBTIDE_REMAKE": Knob("remake", Remake.parse, "1, 0 or check, -aten::silu, +mine::rotate, with ',' between"),
     "EBBTIDE_ARENA": Knob("arena_bytes", _size(PAGE_BYTES), f"{SIZES_ACCEPTED}, one page or more"),
     "EBBTIDE_PROGRESS": Knob("progress", ProgressMode, "auto, plain, verbose or off"),
 }

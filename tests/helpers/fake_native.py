@@ -147,7 +147,7 @@ class FakeNative(ModuleType):
     def adopt_all(self, attributes: Any, held_by_functions: Any, roots: Any) -> tuple[int, list[tuple[int, str]]]:
         return 0, []
 
-    def strike_repeatable(self, names: set[str]) -> None:
+    def change_repeatable(self, without: set[str], added: set[str]) -> None:
         pass
 
     def install_fault_handler(self) -> bool:

@@ -292,6 +292,31 @@ def _by_numpy(x: Tensor) -> Tensor:
     return made
 
 
+def made_by_added_operators() -> dict[str, bool]:
+    """Tell for operators that are not in the table whether what they make has a recipe, and all bits are as plainly."""
+    one, other, _ = _made()
+    rows = torch.arange(len(one))
+
+    @torch.library.custom_op("mine::in_python", mutates_args=())
+    def in_python(x: Tensor) -> Tensor:
+        return _by_numpy(x)
+
+    calls = {
+        "C++": lambda x: torch.ops.mkldnn._linear_pointwise(x, other, None, "none", [], ""),
+        "Python": in_python,
+        "in place": lambda x: x.clone().index_add_(0, rows, other),
+    }
+    plain = {name: call(one) for name, call in calls.items()}
+    found, same = dict[str, bool](), True
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        for name, call in calls.items():
+            made, before = call(one), _torch.counters()["made_anew_bytes"]
+            _torch.evict([made])
+            same &= torch.equal(made, plain[name])
+            found[name] = _torch.counters()["made_anew_bytes"] > before
+    return {**found, "same": same}
+
+
 def kernels_change() -> list[bool]:
     """Tell whether an operator can run again: as it is, with a kernel of the script's, and when that is gone. The last
     two: whether what it has made in a step is made before that, and whether what it makes then has a recipe."""

@@ -103,9 +103,17 @@ def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None
         child.run("making_anew:precision_changes", "C++", env={"EBBTIDE_POLICY": "demand"})
 
 
-def test_an_operator_that_is_struck_makes_nothing_anew() -> None:
+def test_an_operator_that_is_left_out_makes_nothing_anew() -> None:
     assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand"}) == 1
     assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "-aten::mul"}) == 0
+
+
+def test_an_operator_that_is_added_makes_contents_anew_unless_it_is_python_or_changes_something() -> None:
+    added = "+mkldnn::_linear_pointwise,+mine::in_python,+aten::index_add_"
+    as_it_is = child.run("making_anew:made_by_added_operators", env={"EBBTIDE_POLICY": "demand"})
+    assert as_it_is == {"C++": False, "Python": False, "in place": False, "same": True}
+    found = child.run("making_anew:made_by_added_operators", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": added})
+    assert found == {"C++": True, "Python": False, "in place": False, "same": True}
 
 
 def test_an_operator_with_a_kernel_of_the_scripts_makes_nothing_anew() -> None:

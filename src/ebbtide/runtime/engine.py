@@ -59,7 +59,7 @@ class Engine(ABC):
         self._started = True
         remake = self._settings.remake
         _torch.check_what_is_made(remake.checks)
-        _torch.strike_repeatable(set(remake.without))
+        _torch.change_repeatable(without=set(remake.without), added=set(remake.added))
         _torch.want_all_recipes(remake.checks and self._settings.chaos_rate > 0)
         tensors.guard_settings()
         self._before = _torch.counters()
