@@ -77,7 +77,7 @@ def test_writes_are_put_off_only_where_they_are_in_fetches_way(
     machine: Machine, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the directions share nothing it changes nothing, and in a large step takes the place of another start."""
-    planner = sys.modules["ebbtide.planners.ebbtide"]
+    planner = sys.modules["ebbtide.planners.search.move_search"]
     paces, real = set(), planner.time_moves
 
     def noted(*arguments: Any) -> Any:
@@ -209,6 +209,25 @@ def test_room_for_copies_is_kept_only_where_it_costs_the_slowest_tier_nothing(ho
     found = ebbtide(trace, machine, 3 * ACTIVATION)
     tick_ns, copy_ns = ACTIVATION, ACTIVATION * 10**9 // ssd_rate
     assert found.predicted_ns <= 2 * (20 - host - 3) * copy_ns + 4 * tick_ns
+
+
+@pytest.mark.parametrize("host_rate", [10**9, 2 * 10**9])
+def test_contents_are_exchanged_where_compute_waits_for_the_slower_tier(
+    monkeypatch: pytest.MonkeyPatch, host_rate: int
+) -> None:
+    """Operations take half, a quarter, twice and half of what a copy does. So links are wanted at some times more than
+    at others, and the room of 7 of 40 activations says when a copy can run."""
+    trace, machine = there_and_back(40, host=18, ssd_rate=2 * 10**8, host_rate=host_rate)
+    of_quarters = np.repeat([0.5, 0.25, 2.0, 0.5], 20)
+    times = (trace.ticks.time_ns * of_quarters).astype(np.int64)
+    trace = replace(trace, ticks=replace(trace.ticks, time_ns=times))
+    found = ebbtide(trace, machine, 7 * ACTIVATION)
+    assert check_plan(found, trace, machine.with_budget(7 * ACTIVATION), page_size_of(machine)) == ()
+    assert found.predicted_ns < 1.01 * found.lower_bound_ns
+    again = ebbtide(trace, machine, 7 * ACTIVATION)
+    assert again.stays == found.stays  # what is drawn does not change
+    monkeypatch.setattr("ebbtide.planners.search.move_search._EXCHANGES", 0)
+    assert ebbtide(trace, machine, 7 * ACTIVATION).predicted_ns > 1.1 * found.lower_bound_ns
 
 
 def with_drive(machine: Machine, together: int) -> Machine:

@@ -17,9 +17,10 @@ from ebbtide.ir.remakes import remade, remakes_of, split, together, without_rema
 from ebbtide.ir.trace import Storage, StorageKind, Tick, Trace
 from ebbtide.planners import plan
 from ebbtide.planners.base import page_size_of
-from ebbtide.planners.ebbtide import _RATES, _RemakingSearch, ebbtide
+from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
+from ebbtide.planners.search.remake_search import _RATES, RemakeSearch
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
@@ -56,14 +57,14 @@ def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.Mo
     """The first are a recorded Llama's at half of its memory, where the remakes are nearly the same at the four highest
     rates; the others those of a GPT on a slow disk."""
     llama, gpt = (1008, 1022, 1143, 1264, 1308, 1865, 1865, 1865, 1865, 1827), (2264, 2097, 2028, 1981, 2027, 2030)
-    monkeypatch.setattr(_RemakingSearch, "_time_of", lambda self, chosen: chosen[0][0])
+    monkeypatch.setattr(RemakeSearch, "_time_of", lambda self, chosen: chosen[0][0])
     for like, found, asked in ((1183, llama, 3), (1005, llama, 3), (2076, (*gpt, 1, 1, 1, 1), 6)):
         times = dict(zip(_RATES, found, strict=True))
         problem = SimpleNamespace(machine=None)
         remaking = SimpleNamespace(
             at=lambda rate, early, times=times: ((times[rate], early),), trace=None, problem=problem
         )
-        search = _RemakingSearch(remaking, SimpleNamespace(step_ns=like), 0, 0)
+        search = RemakeSearch(remaking, SimpleNamespace(step_ns=like), 0, 0)
         assert search.run() is None  # no plan came of these
         assert set(search.times.values()) == {like, *found[:asked]}
 

@@ -10,7 +10,7 @@ has room go back to it, the shortest first.
 Where the slower tier's links are the bottleneck, the *thrifty* way is better. By the prices of ``choice``, it moves
 those intervals there that make the room at the least time of their copies. On a tier that packs, storages count with
 their packed bytes, and storages that do not shrink go past it. Left out: moving contents from one slow tier to another
-(``passing`` does), and different tiers for intervals of one storage.
+(``passing`` does), and different tiers for intervals of one storage. ``exchanges`` changes what it chose.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def assign_tiers(
     tiers = reachable_tiers(machine) if tiers is None else tiers
     if len(tiers) == 1 and machine.tier(tiers[0]).capacity_bytes is None:
         return [tiers[0]] * len(chosen)
-    stored = _stored(idle, chosen, len(trace.ticks), trace.storages.packed_bytes)
+    stored = stored_groups(idle, chosen, len(trace.ticks), trace.storages.packed_bytes)
     if held is None:
         held = {homeless_tier(machine): np.full(len(trace.ticks), never_used_bytes(trace, page_size_of(machine)))}
     nothing: Ints = np.zeros(len(trace.ticks), dtype=np.int64)
@@ -92,7 +92,7 @@ def assign_tiers(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stored:
+class Stored:
     """Groups as columns: each needs ``paged_bytes`` of a slow tier in ticks [low, high) of a step of ``n_ticks``.
 
     Its chosen intervals are ``chosen[first:last]``. On a tier that packs it needs ``packed_bytes``, or may not lie
@@ -120,7 +120,7 @@ class _Stored:
         return self.packed_bytes if packs else self.paged_bytes
 
 
-def _stored(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> _Stored:
+def stored_groups(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> Stored:
     """Return each group's span from its write, which may be early, to the last use of its replica.
 
     The span of a group that is never written is the whole step.
@@ -132,7 +132,7 @@ def _stored(idle: IdleTable, chosen: Ints, n_ticks: int, packed_bytes: Ints) -> 
     low = np.where(dirty, idle.written[group[first]] + 1, 0)
     high = np.where(dirty, idle.until[chosen[last - 1]], n_ticks)
     rows = chosen[first]
-    return _Stored(
+    return Stored(
         group[first], first, last, low, high, idle.paged_bytes[rows], packed_bytes[idle.storage[rows]], n_ticks
     )
 
@@ -141,7 +141,7 @@ class _Books:
     """The time of the two links of a tier, in bins of a step, as jobs book it. ``packs``: the faster tier does."""
 
     def __init__(
-        self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: _Stored, clock: Clock, packs: bool
+        self, machine: Machine, tier: str, idle: IdleTable, chosen: Ints, stored: Stored, clock: Clock, packs: bool
     ) -> None:
         inward, outward = machine.ways(tier)
         self.stored, self.bin_ns, self.packs = stored, clock.step_ns / _BINS, packs

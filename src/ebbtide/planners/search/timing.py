@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import ebbtide._planning as _planning
-from ebbtide.ir.base import Floats, Ints
+from ebbtide.ir.base import Flags, Floats, Ints
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Stay
@@ -48,6 +48,10 @@ class Moves:
     done: Ints
     gone: Ints
     back: Ints
+
+    def of(self, rows: Flags) -> "Moves":
+        columns = (self.row, self.tier, self.out, self.done, self.gone, self.back)
+        return Moves(*(column[rows] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

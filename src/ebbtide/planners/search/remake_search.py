@@ -1,0 +1,107 @@
+"""Searches plans in which some contents are made anew instead of moved (``remaking``), at rising rates of exchange."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ebbtide.errors import PlanError
+from ebbtide.ir.base import LARGEST
+from ebbtide.ir.occupancy import occupancy
+from ebbtide.ir.plan import Stay
+from ebbtide.ir.remakes import Chosen, Split, split
+from ebbtide.ir.stay_columns import columns_of
+from ebbtide.planners.search.move_search import POLISH, Candidate, MoveSearch
+from ebbtide.planners.search.problem import lacks_bytes, problem_of
+from ebbtide.planners.search.remaking import Remaking
+from ebbtide.planners.search.timing import with_still
+from ebbtide.simulator import Simulator
+
+_RATES = tuple(2.0**power for power in range(-6, 4))
+"""The rates at which contents are made anew: so many ns of compute for a ns of copies."""
+_MORE_RATES = 2
+"""So many higher rates in a row without a faster plan are enough."""
+_NO_ROOM = (PlanError, ValueError)
+"""Raised where small slow tiers have no room for a choice of what leaves: others may fit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Remade:
+    """A simulated plan in which the ``chosen`` remakes are made: one for the step ``split`` at them."""
+
+    chosen: Chosen
+    split: Split
+    search: MoveSearch
+    found: Candidate
+
+    @property
+    def step_ns(self) -> int:
+        return self.found.step_ns
+
+
+class RemakeSearch:
+    """Searches plans in which some contents are made anew, beside the best plan ``like`` without that."""
+
+    def __init__(self, remaking: Remaking, like: Candidate, bound_ns: int, deadline_ns: int) -> None:
+        self.remaking, self.like, self.bound_ns, self.deadline_ns = remaking, like, bound_ns, deadline_ns
+        self.trace, self.machine = remaking.trace, remaking.problem.machine
+        self.times: dict[Chosen, int] = {(): like.step_ns}
+        self.best: _Remade | None = None
+
+    def run(self) -> tuple[int, tuple[Stay, ...]] | None:
+        """Raise the rate while plans become faster, and refine the fastest. None if none is faster than ``like``.
+
+        At low rates hardly anything is made anew, and plans may be slower than ``like``, which was searched for longer.
+        """
+        for early in (True, False):
+            fastest, stale = LARGEST, 0
+            for rate in _RATES:
+                chosen = self.remaking.at(rate, early)
+                if chosen in self.times:
+                    continue
+                self.times[chosen] = self._time_of(chosen)
+                stale = 0 if self.times[chosen] < fastest else stale + 1
+                fastest = min(fastest, self.times[chosen])
+                if stale == _MORE_RATES:
+                    break
+        if self.best is None:
+            return None
+        best = self.best
+        best.search.left = POLISH
+        assert best.search.best is not None
+        with suppress(*_NO_ROOM):
+            best.search.polish(best.search.best)
+        best = replace(best, found=best.search.exchanged(best.search.confirmed()))
+        return self._without_unneeded(best)
+
+    def _time_of(self, chosen: Chosen) -> int:
+        least = self.trace.step_ns + int(self.remaking.remakes.chosen(chosen).time_ns.sum())
+        if least >= (self.like if self.best is None else self.best).step_ns:
+            return least  # even if no copy were waited for
+        made = split(self.trace, chosen)
+        problem = problem_of(made.trace, self.machine, made.still_stays(self.remaking.problem.still))
+        if lacks_bytes(problem, self.remaking.budget_bytes) > 0:
+            return LARGEST
+        search = MoveSearch(problem, self.remaking.budget_bytes, self.bound_ns, self.deadline_ns, 1)
+        with suppress(*_NO_ROOM):
+            search.briefly(self.like)
+        if search.best is None:
+            return LARGEST
+        best = self.like if self.best is None else self.best
+        if search.best.step_ns >= best.step_ns:
+            return search.best.step_ns
+        found = _Remade(chosen, made, search, search.confirmed())
+        if found.step_ns < best.step_ns:
+            self.best = found
+        return found.step_ns
+
+    def _without_unneeded(self, best: _Remade) -> tuple[int, tuple[Stay, ...]]:
+        """Return the plan's time and stays. What it has room for stays where it is, if that is no slower."""
+        names, pages = [tier.name for tier in self.machine.tiers], self.remaking.problem.page_bytes
+        stays = with_still(best.split.trace, self.machine, best.search.problem.still, best.found.moved)
+        held = occupancy(best.split.trace, stays, names[:1], pages)[names[0]]
+        joined = best.split.joined_stays(stays)
+        chosen, kept = self.remaking.without_unneeded(best.chosen, joined, self.remaking.budget_bytes - held)
+        if chosen == best.chosen:
+            return best.step_ns, joined
+        step = split(self.trace, chosen)
+        now = Simulator(step.trace, self.machine, pages).run_stays(columns_of(step.split_stays(kept), names))
+        return (now.step_ns, kept) if now.step_ns <= best.step_ns else (best.step_ns, joined)
