@@ -21,7 +21,8 @@ BLOCKS = 1e6
 class Row:
     """A claim of a source, its figure there, ours (simulated, and real where something ran), and whether it held.
 
-    ``held`` begins with yes, part or no; what follows says why, and on which assumption it hangs.
+    ``held`` begins with yes, part or no; what follows says why, and on which assumption it hangs. ``real`` names its
+    build, or a test.
     """
 
     claim: str
@@ -35,6 +36,8 @@ class Row:
             raise ValueError(f"{self.claim}: {self.held!r} says neither yes, part nor no")
         if not re.search(r"\d", self.simulated + self.real + self.held):
             raise ValueError(f"{self.claim}: no figure of ours")
+        if self.real and not re.search(r"build [0-9a-f]{7}|`tests/", self.real):
+            raise ValueError(f"{self.claim}: what is real names neither a build nor a test")
 
 
 def within(values: Iterable[float], low: float, high: float) -> str:

@@ -41,10 +41,13 @@ def page(names: Sequence[str]) -> str:
     parts = [
         f"# The sources' findings, {date.today()}, build {on['commit']}",
         f"Printed by `make sources` on {on['cores']} CPUs ({on['cpu']}), Python {on['python']}, torch {on['torch']}. "
-        "What is simulated does not depend on that, but for solvers that stop at a time limit. The machines simulated "
-        "are those of `ebbtide machines`, whose figures are assumed or from data sheets; the authors measured theirs "
-        "on other hardware, so the shape can be compared, and not the numbers. Real figures "
-        "without a build were recorded on this computer.",
+        "Simulated figures do not depend on that, but for searches that stop at a time limit: AutoTM's and "
+        "TM-Training's programs, and `ebbtide`'s plans. The simulated machines are those of `ebbtide machines`, or "
+        "made in `bench/papers`; their figures are assumed or from data sheets. Real figures name their build and "
+        "their machine, or a test of this build.",
+        "*held?* says *yes* if all our figures lie in the source's range, or in the range that the row counts as yes. "
+        "It says *part* if some do, or if ours point the source's way and their size is another. Else it says *no*. "
+        "The authors measured on other hardware.",
     ]
     for name in names:
         title, rows = SOURCES[name]

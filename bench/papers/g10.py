@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.papers.common import Row as Finding
-from bench.papers.common import within
 from ebbtide.commands.inputs import Inputs, read_inputs
 from ebbtide.ir.tierplan import to_tierplan
 from ebbtide.ir.tiertrace import read_tensor_ids
@@ -140,18 +139,25 @@ def rows() -> list[Finding]:
         *(
             Finding(
                 f"{row.workload}: per cent of the throughput with everything resident", f"{row.published:.1f}",
-                f"{row.judged:.1f} by their own rules (`check.py`), LRU {row.lru_judged:.1f}", "",
-                f"{within([100 * row.judged / row.limit], 99, 100.01)}: {100 * row.judged / row.limit:.2f} % of the "
-                f"limit of {row.limit:.1f}, {row.demand_fetches} demand fetches, planned in {row.plan_s:.1f} s",
+                f"{row.judged:.1f} by the traces' `check.py`, LRU {row.lru_judged:.1f}", "",
+                f"{verdict(row)}: what reaches the source's {row.published:.1f} and 99 % of our limit counts as yes. "
+                f"It reaches {100 * row.judged / row.limit:.2f} % of the limit of {row.limit:.1f}, with "
+                f"{row.demand_fetches} demand fetches, planned in {row.plan_s:.1f} s",
             )
             for row in found
         ),
         Finding(
             "Inception-v3 and SENet-154, converted from the authors' repository", "97.7 and 93.4",
-            "99.58 and 99.07 % of the limit by our simulator (2026-11-28, build aecf384b)", "",
-            "yes, but not here: their traces are not in the folder",
+            "99.58 and 99.07 % of our limit, by our simulator (build aecf384b, 2026-11-28)", "",
+            "part: 99 % of our limit is reached, but 0 of the 2 were judged by `check.py`: their traces are not in the "
+            "folder, and this command does not make the figures again",
         ),
     ]  # fmt: skip
+
+
+def verdict(row: Row) -> str:
+    reached = [row.judged >= (row.published or 0), row.judged >= 0.99 * row.limit]
+    return "yes" if all(reached) else "part" if any(reached) else "no"
 
 
 def main() -> None:

@@ -27,6 +27,10 @@ def test_a_row_says_whether_it_held_and_has_a_figure_of_ours() -> None:
         Row("claim", "2x", "1.9x", "", "almost")
     with pytest.raises(ValueError, match="no figure"):
         Row("claim", "2x", "twice as fast", "", "yes: as there")
+    for real in ("1.9x (build 31eaabc, 2 AMD CPUs)", "the same bits (`tests/training/test_tiers.py`)"):
+        Row("claim", "2x", "1.9x", real, "yes")
+    with pytest.raises(ValueError, match="neither a build nor a test"):
+        Row("claim", "2x", "1.9x", "1.9x on this computer", "yes")
 
 
 def test_verdicts_and_spreads() -> None:
