@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.helpers.command import EBBTIDE, environment
+from tests.helpers.command import EBBTIDE, environment, run
 from tests.helpers.paths import SCRIPTS
 
 SIGSEGV = 1 << 10  # in a mask of the kernel's
@@ -36,3 +38,31 @@ def test_a_script_finds_its_process_as_a_plain_run_has_it(order: str, plainly: l
     for plain, ours in zip(plainly, here, strict=True):
         caught = plain["kernel"] | {"SigCgt": f"{int(plain['kernel']['SigCgt'], 16) | SIGSEGV:016x}"}
         assert ours == plain | {"kernel": caught}  # the safety net
+
+
+SAYS_THREADS = """\
+import os
+{first}
+import numpy, torch
+made = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
+print(torch.get_num_threads(), made.sum().item().hex())
+print(torch.__spec__.loader.__class__.__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "os.environ['OMP_NUM_THREADS'] = '1'",
+        "os.environ['MKL_NUM_THREADS'] = '1'",
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
+        "import torch; os.environ['OMP_NUM_THREADS'] = '1'",  # too late
+    ],
+)
+def test_threads_are_as_the_script_says_before_it_imports_torch(first: str, tmp_path: Path) -> None:
+    script = tmp_path / "says_threads.py"
+    script.write_text(SAYS_THREADS.format(first=first))
+    plain = run(sys.executable, str(script), status=0, fresh=True)
+    ours = run(EBBTIDE, "run", "--fast", "1GiB", str(script), fresh=True)
+    assert ours.stdout == plain.stdout, ours.stderr
+    assert plain.stdout.startswith("1 " if "import torch" not in first else str(torch.get_num_threads()))

@@ -26,6 +26,7 @@ from ebbtide.errors import INTERRUPTED, BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.session.ending import end_together
 from ebbtide.session.leaving import seen
+from ebbtide.session.library_threads import taken_as_the_script_says
 from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
@@ -78,6 +79,7 @@ def run_program(
             return error.exit_code
 
     with session:
+        session._begin_program()
         try:
             with seen(conclude, command):
                 status = _execute(program, session._ranks.ask)
@@ -168,7 +170,8 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
     program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.argv = list(program.arguments)
     try:
-        exec(program.code, program.module.__dict__)
+        with taken_as_the_script_says():
+            exec(program.code, program.module.__dict__)
     except SystemExit as error:
         if error.code and (told := why()) is not None:
             raise told from None

@@ -156,6 +156,11 @@ class Session(Driven):
             return escape(f"<ebbtide.Session, running, its budget not in force yet; {len(report.steps)} steps so far>")
         return f"<pre>{escape(render_summary(report))}</pre>"
 
+    def _begin_program(self) -> None:
+        """Note that the process has run nothing but Ebbtide so far."""
+        if self._engine is not None:
+            self._engine.begin_program()
+
     def _hurry(self) -> None:
         """Make the end wait for no plan that is being made, even one that was to be saved."""
         if self._engine is not None:

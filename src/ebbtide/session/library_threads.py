@@ -1,0 +1,116 @@
+"""The numbers of threads that PyTorch and NumPy take, where a script says them as it begins.
+
+Libraries read ``OMP_NUM_THREADS`` and the like, and the CPUs that they may use, as they are loaded. Here they are
+loaded before the script's first line, and bits depend on these numbers. So when the script first imports PyTorch, and
+has changed what that would read, another process loads both and says what numbers they take; then they take them here.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from ebbtide.terminal import tell
+
+_READ_AS_LOADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_DYNAMIC")
+_TOO_LATE = ("PYTORCH_JIT",)
+_OPENBLAS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
+_ASK = """\
+import sys
+sys.path[:] = {path!r}
+import numpy, torch
+from ebbtide.session.library_threads import openblas_threads
+print(torch.get_num_threads(), openblas_threads())
+"""
+
+
+def openblas_threads() -> int:
+    """Return the threads of NumPy's products, or 0 if they are not known."""
+    ask = _openblas("get")
+    return 0 if ask is None else ask()
+
+
+@contextmanager
+def taken_as_the_script_says() -> Iterator[None]:
+    """Meanwhile watch for the first import of PyTorch, which is loaded."""
+    if (loaded := sys.modules.get("torch")) is None:
+        yield
+        return
+    before = _what_they_read()
+    watcher = _FirstImport(loaded, lambda: _take(loaded) if _what_they_read() != before else None)
+    sys.meta_path.insert(0, watcher)
+    del sys.modules["torch"]
+    try:
+        yield
+    finally:
+        watcher.stop()
+        sys.modules.setdefault("torch", loaded)
+
+
+class _FirstImport(MetaPathFinder, Loader):
+    """Gives a module that is loaded to whoever imports it first, and does something before."""
+
+    def __init__(self, module: ModuleType, does: Callable[[], None]) -> None:
+        self._module, self._does, self._spec = module, does, module.__spec__
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self._module.__name__:
+            return None
+        spec = copy(self._spec)
+        assert spec is not None
+        spec.loader = self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        self.stop()
+        self._does()
+
+    def stop(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def _what_they_read() -> tuple[object, ...]:
+    return (*(os.environ.get(name) for name in (*_READ_AS_LOADED, *_TOO_LATE)), frozenset(os.sched_getaffinity(0)))
+
+
+def _take(torch: ModuleType) -> None:
+    """Load both in another process, with what they would read now, and take their numbers."""
+    for name in _TOO_LATE:
+        if name in os.environ:
+            tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
+    code = _ASK.format(path=sys.path)
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    try:
+        of_torch, of_numpy = map(int, asked.stdout.split())
+    except ValueError:
+        tell("ebbtide: warning: numbers of threads are not as the script says: set OMP_NUM_THREADS for `ebbtide run`")
+        return
+    if of_torch != torch.get_num_threads():
+        torch.set_num_threads(of_torch)
+    change = _openblas("set")
+    if of_numpy and change is not None and of_numpy != openblas_threads():
+        change(of_numpy)
+
+
+def _openblas(what: str) -> Callable[..., int] | None:
+    """Return the function of NumPy's OpenBLAS that gets or sets its number of threads, if it is found."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
+    for path in sorted(paths):
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS:
+            if (found := getattr(library, name.format(what), None)) is not None:
+                function: Callable[..., int] = found
+                return function
+    return None
