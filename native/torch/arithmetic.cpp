@@ -14,7 +14,7 @@ namespace ebbtide {
 
 namespace {
 
-std::atomic<std::uint64_t> changes = 1;
+std::atomic<std::uint64_t> changes = 1;  // 0: no thread has ever rounded otherwise
 
 // What a thread knows of those that share its work.
 struct Team {
@@ -39,9 +39,10 @@ int share_with(int threads, int of_mkl) {
 
 }  // namespace
 
-bool all_round_as_usual() {
-  if (rounding_now() != kUsualRounding) return false;
-  if (GOMP_parallel == nullptr || at::in_parallel_region()) return true;
+bool computes_as_usual() {
+  look_again_who_rounds();
+  if (rounding_now() != kUsualRounding || at::in_parallel_region()) return false;
+  if (GOMP_parallel == nullptr || changes == 0) return true;  // a look would begin threads that the script has not begun
   static thread_local Team team;
   std::uint64_t now = changes;
   int threads = at::get_num_threads();
@@ -53,7 +54,11 @@ bool all_round_as_usual() {
   return team.usual;
 }
 
-void look_again_who_rounds() { ++changes; }
+void look_again_who_rounds() {
+  if (rounding_now() != kUsualRounding) ++changes;
+}
+
+void all_have_rounded_as_usual() { changes = 0; }
 
 WithThreads::WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
   if (changes_) of_mkl_ = share_with(threads, threads);

@@ -20,9 +20,11 @@ inline unsigned rounding_now() { return kUsualRounding; }
 inline void round_so(unsigned) {}
 #endif
 
-// Says whether this thread and those that share its work all round as usual.
-bool all_round_as_usual();
-void look_again_who_rounds();  // a setting changes
+// Says whether this thread and those that share its work all round as usual, and others share it at all: within at::parallel_for
+// none do.
+bool computes_as_usual();
+void look_again_who_rounds();  // a setting changes, and threads may have begun before
+void all_have_rounded_as_usual();  // so far, in this process
 
 // This thread's number of threads, for a while. at::set_num_threads would set that of threads yet to begin, too.
 class WithThreads {

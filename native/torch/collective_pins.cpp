@@ -32,7 +32,6 @@ struct UnderWay {
   c10::intrusive_ptr<c10d::Work> held;
   std::vector<Pinned> pins;
   bool unpinned = false;
-  int steps = 0;  // that have ended since
 
   bool ended() {
     if (!held) held = work.lock();
@@ -68,7 +67,7 @@ void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
     if (!output.isCustomClass()) continue;
     std::lock_guard lock(pins_mutex);
     under_way.push_back(
-        {c10::weak_intrusive_ptr<c10d::Work>(output.toCustomClass<c10d::Work>()), {}, std::exchange(pinned_now, {}), false, 0});
+        {c10::weak_intrusive_ptr<c10d::Work>(output.toCustomClass<c10d::Work>()), {}, std::exchange(pinned_now, {}), false});
     n_under_way = under_way.size();
     ++n_pinning;
     return;
@@ -155,7 +154,7 @@ void unpin_ended(bool drops) {
 bool collectives_under_way() { return n_pinning > 0; }
 
 void unpin_last_step() {
-  unpin_where([](UnderWay& each) { return each.ended() || ++each.steps == 2; }, true);
+  unpin_where([](UnderWay& each) { return each.ended(); }, true);
   std::lock_guard lock(pins_mutex);
   unpin_all(in_the_last);
   in_the_last.swap(in_this_step);

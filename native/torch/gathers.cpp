@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "operands.hpp"
+#include "repeatable.hpp"
 #include "silence.hpp"
 
 namespace ebbtide {
@@ -114,8 +116,12 @@ void install_gathers() {
   if (library != nullptr) return;
   library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   Silence silence;
-  library->impl("index_select", TORCH_FN(index_select));
-  library->impl("index.Tensor", TORCH_FN(index));
+  auto is_pytorchs = [](const char* name, const char* overload) {  // else it is the script's, and stays
+    auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+    return op.has_value() && has_known_kernels(*op);
+  };
+  if (is_pytorchs("aten::index_select", "")) library->impl("index_select", TORCH_FN(index_select));
+  if (is_pytorchs("aten::index", "Tensor")) library->impl("index.Tensor", TORCH_FN(index));
 }
 
 }  // namespace ebbtide

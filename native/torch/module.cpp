@@ -490,6 +490,7 @@ PYBIND11_MODULE(_torch, m) {
         if (watch().on()) make_all();
       },
       py::call_guard<py::gil_scoped_release>());
+  m.def("all_have_rounded_as_usual", &all_have_rounded_as_usual);
   m.def("recipes", [] { return recipes_kept.load(); });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });
   m.def("let_faults_into_pool", &let_faults_into_pool, py::call_guard<py::gil_scoped_release>());

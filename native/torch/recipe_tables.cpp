@@ -1,5 +1,7 @@
 #include "recipe_tables.hpp"
 
+#include <Python.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -42,6 +44,10 @@ bool is_good(const RecipePointer& recipe) {
   return found != recipes.end() && found->second == recipe && recipe_memory()->has_recipe(recipe->address);
 }
 
+// A storage that has a Python object takes Python's lock as it goes. Who waits for this thread may hold it: a fork that waits for all
+// to be made, or a region of OpenMP that waits for its threads.
+bool leaves() { return leaves_references || PyGILState_GetThisThreadState() == nullptr; }
+
 }  // namespace
 
 RecipePointer take_off(const void* address, const RecipePointer& only) {
@@ -53,7 +59,7 @@ RecipePointer take_off(const void* address, const RecipePointer& only) {
 // stack is short: the first of them lets go for all.
 void discard(RecipePointer recipe) {
   if (recipe == nullptr) return;
-  if (leaves_references) {
+  if (leaves()) {
     std::lock_guard lock(tables_mutex);
     discarded.push_back(std::move(recipe));
     return count();
@@ -75,6 +81,7 @@ void give_up(RecipePointer recipe) {
 }
 
 void give_up_discarded() {
+  if (leaves()) return;
   std::vector<RecipePointer> all;
   {
     std::lock_guard lock(tables_mutex);

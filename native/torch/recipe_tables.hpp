@@ -13,7 +13,8 @@ namespace ebbtide {
 inline std::atomic<std::size_t> recipes_kept = 0;
 inline bool any_recipes() { return recipes_kept.load(std::memory_order_relaxed) != 0; }
 
-// A maker's thread must not give up a reference: that may take the GIL. It leaves what it discards to others.
+// This thread does not give up a reference now, since that may take Python's lock. It leaves what it discards to others, as threads do
+// that Python does not know.
 inline thread_local bool leaves_references = false;
 
 RecipePointer recipe_of(const void* address);                   // null: it has none

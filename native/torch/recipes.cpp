@@ -1,6 +1,8 @@
 #include "recipes.hpp"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pthread.h>
@@ -148,6 +150,9 @@ bool is_cast(const c10::OperatorHandle& op) {
   return !c10::impl::tls_is_dispatch_key_excluded(cast) && op.hasKernelForDispatchKey(cast);
 }
 
+// Autograd calls such hooks within the operator. What they allocate is not the kernel's, and none of it says whose it is.
+bool saves_by_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() && at::GradMode::is_enabled(); }
+
 // False: it cannot be called again like this.
 bool add_call(Recipe& recipe, const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments) {
   std::vector<c10::IValue> given(arguments.begin(), arguments.end());
@@ -240,13 +245,12 @@ void begin_maker() {
   for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
   pthread_sigmask(SIG_SETMASK, &sent, nullptr);
   round_so(kUsualRounding);
-  leaves_references = true;
 }
 
-// The same. A thread that rounds otherwise has another do it: those that share its operators may round as it does.
+// The same. A thread that computes otherwise has another do it: those that share its operators may round as it does.
 bool make(const void* address, std::uint64_t nbytes = 0) {
   if (!recipe_memory()->any_unmade()) return true;
-  if (all_round_as_usual()) return make_here(address, nbytes);
+  if (computes_as_usual()) return make_here(address, nbytes);
   bool made = false;
   std::thread([&] {
     begin_maker();
@@ -356,8 +360,8 @@ std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayR
                                        RecipePointer changed) {
   auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
   // Than its kernel: a mode calls that, or others.
-  bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op);
-  if (is_more || made->settings != Settings() || !all_round_as_usual() || !add_call(*made, op, arguments)) {
+  bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op) || saves_by_hooks();
+  if (is_more || made->settings != Settings() || !computes_as_usual() || !add_call(*made, op, arguments)) {
     if (changed != nullptr) give_up(take_off(changed->address));
     return nullptr;
   }

@@ -89,6 +89,7 @@ Treatment treatment_of(const at::RecordFunction& function) {
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
   treatment.op = op;
   look_what_repeats(treatment, function.name());
+  if (treatment.passed_over) treatment.repeats_within = has_known_kernels(*op);
   treatment.schema = &op->schema().arguments();
   // A clone that is made at the first write has its original's address until then.
   treatment.gives_away = starts_with_any(function.name(), {"aten::_lazy_clone"}) ||
@@ -262,7 +263,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (anything_deferred() && !off_the_record) look_at(function.inputs());
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
-  if (treatment.passed_over) return nullptr;
+  if (treatment.passed_over) {
+    if (!treatment.repeats_within) Births::look_at_inner(false);
+    return nullptr;
+  }
   if (treatment.makes_empty && depth > 0 && the_device_memory() != nullptr) {  // what it makes is its caller's
     auto entered = std::make_unique<Entered>();
     entered->makes_empty = true;

@@ -236,7 +236,9 @@ bool has(const std::array<std::string_view, kSize>& table, const c10::OperatorNa
 
 }  // namespace
 
-bool is_repeatable(const c10::OperatorName& op) { return has(kRepeatable, op) || (is_among(added, op) && !is_among(left_out, op)); }
+bool is_repeatable(const c10::OperatorName& op) {
+  return has(kRepeatable, op) || (is_among(added, op) && !is_among(left_out, op));
+}
 
 bool is_repeatable_in_place(const c10::OperatorName& op) { return has(kRepeatableInPlace, op); }
 

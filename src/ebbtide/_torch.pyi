@@ -294,6 +294,9 @@ def check_what_is_made(check: bool) -> None:
 def make_all() -> None:
     """Make all that is to be made anew, and let go of what that takes."""
 
+def all_have_rounded_as_usual() -> None:
+    """Note that no thread of this process has ever flushed denormal numbers or rounded in another way."""
+
 def recipes() -> int:
     """Return the number of storages that can be made anew."""
 

@@ -150,6 +150,15 @@ class FakeNative(ModuleType):
     def change_repeatable(self, without: set[str], added: set[str]) -> None:
         pass
 
+    def all_have_rounded_as_usual(self) -> None:
+        pass
+
+    def carry_out_all(self) -> None:
+        pass
+
+    def look_again_what_repeats(self) -> None:
+        pass
+
     def install_fault_handler(self) -> bool:
         return False
 

@@ -29,3 +29,28 @@ def gather_under_chaos(rank: int, world: int, port: int, rounds: int) -> int:
                 assert bool((came == number * world + sender).all())
         distributed.destroy_process_group()
     return sum(step.evicted_bytes.total for step in session.report().steps)
+
+
+def reduce_over_steps(rank: int, world: int, port: int, steps: int) -> int:
+    """One rank of a sum that the first begins some steps before the other; the bytes that left meanwhile."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    distributed.init_process_group("gloo")
+    store = distributed.distributed_c10d._get_default_store()
+    with ebbtide.Session(fast="1GiB", progress="off") as session:
+        distributed.all_reduce(torch.ones(64 << 10))
+        summed = torch.full((ELEMENTS,), float(rank + 1))
+        others = [torch.zeros(64 << 10) for _ in range(8)]
+        if rank > 0:
+            store.wait(["others have gone on"])
+        work = distributed.all_reduce(summed, async_op=True)
+        for _ in range(steps if rank == 0 else 0):
+            with session.step():
+                for other in others * 8:
+                    other.add_(1)
+        if rank == 0:
+            assert not work.is_completed()
+            store.set("others have gone on", "")
+        work.wait()
+        assert bool((summed == sum(range(1, world + 1))).all())
+    distributed.destroy_process_group()
+    return sum(step.evicted_bytes.total for step in session.report().steps)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,3 +163,19 @@ def loads_while_memory_leaves(folder: str) -> bool:
         found = [bytes(tensor.clone().numpy()) for tensor in loaded]
         assert sum(_torch.counters()["fetched_bytes"]) > 0
         return found == expected
+
+
+def typed_record_larger_than_the_arena() -> tuple[bool, bool]:
+    """Read a record of an archive as numbers, as torch.export does, where it has to leave while it is read. Tell
+    whether its bits are right, and whether bytes left."""
+    numbers = torch.arange(12 << 20, dtype=torch.float32)  # 48 MiB
+    with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
+        writer = torch._C.PyTorchFileWriter(file.name)
+        writer.write_record("weights/weight_0", numbers.numpy().tobytes(), numbers.nbytes)
+        writer.write_end_of_file()
+        with ebbtide.Session(fast="1GiB"):
+            reader = torch._C.PyTorchFileReader(file.name)
+            raw = reader.get_storage_from_record("weights/weight_0", len(numbers), torch.float32)
+            read = torch.empty(0).set_(raw.untyped_storage(), 0, (len(numbers),), (1,))
+            same = all(torch.equal(*parts) for parts in zip(read.chunk(64), numbers.chunk(64), strict=True))
+            return same, sum(_torch.counters()["evicted_bytes"]) > 0

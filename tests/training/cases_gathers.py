@@ -160,3 +160,24 @@ def gathers_are_pytorchs(names: list[str]) -> None:
             (n, *((a, b) for a, b in zip(told, expected[n], strict=False) if a != b)) for n, told in different
         ]
         assert sum(_torch.counters()["fetched_bytes"]) > 0
+
+
+def kernels_of_the_script_stay() -> dict[str, bool]:
+    """Register kernels of one's own before a session. Tell for each operator whether the session leaves it."""
+    calls: list[str] = []
+
+    def counting(name: str) -> Callable[..., Tensor]:
+        def kernel(t: Tensor, *rest: Any) -> Tensor:
+            calls.append(name)
+            return torch.zeros(1)
+
+        return kernel
+
+    t = torch.ones(8, 8)
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("index_select", counting("index_select"), "CPU")
+        library.impl("index.Tensor", counting("index"), "CPU")
+        with ebbtide.Session(fast="1GiB"):
+            torch.index_select(t, 0, torch.tensor([1]))
+            t[torch.tensor([1])]
+    return {name: name in calls for name in ("index_select", "index")}

@@ -116,6 +116,19 @@ def test_an_operator_that_is_added_makes_contents_anew_unless_it_is_python_or_ch
     assert found == {"C++": True, "Python": False, "in place": False, "same": True}
 
 
+@pytest.mark.parametrize("what", ["copied", "rounded"])
+def test_what_hooks_do_within_an_operator_is_not_made_by_it(what: str) -> None:
+    assert child.run("making_anew:saved_by_hooks", what, env={"EBBTIDE_POLICY": "demand"}) == (True, True)
+
+
+def test_a_fork_does_not_wait_for_pythons_lock() -> None:
+    assert child.run("making_anew:forks_with_the_last_owner", env={"EBBTIDE_POLICY": "demand"}) is True
+
+
+def test_operators_of_a_parallel_region_are_no_others_outside_of_it() -> None:
+    assert child.run("making_anew:within_a_parallel_region", env={"EBBTIDE_POLICY": "demand"}) == (True, 0)
+
+
 def test_an_operator_with_a_kernel_of_the_scripts_makes_nothing_anew() -> None:
     found = child.run("making_anew:kernels_change", env={"EBBTIDE_POLICY": "demand"})
     assert found == [True, False, True, True, False]

@@ -144,9 +144,12 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
 def _read_in_chunks(read: Callable[..., Any], reader: Any, name: str, numel: int, dtype: Any) -> Any:
     """Read storages that may leave memory in chunks. PyTorch would hand the kernel their address, which waits for
     nothing that is away."""
-    if dtype is torch.UntypedStorage and numel >= _least_managed:
-        return _torch.read_record(reader, name, numel)
-    return read(reader, name, numel, dtype)
+    is_typed = isinstance(dtype, torch.dtype)
+    nbytes = numel * dtype.itemsize if is_typed else numel
+    if nbytes < _least_managed or not (is_typed or dtype is torch.UntypedStorage):
+        return read(reader, name, numel, dtype)
+    made = _torch.read_record(reader, name, nbytes)
+    return torch.empty(0, dtype=dtype).set_(made.untyped_storage(), 0, (numel,), (1,)) if is_typed else made
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -65,6 +65,10 @@ class Engine(ABC):
         self._before = _torch.counters()
         return self._before
 
+    def begin_program(self) -> None:
+        """Note that the process has run nothing but Ebbtide so far: no thread rounds otherwise."""
+        _torch.all_have_rounded_as_usual()
+
     # ---- steps ----------------------------------------------------------------------------------------------------
 
     @property
