@@ -43,7 +43,7 @@ def taken_as_the_script_says() -> Iterator[None]:
         yield
         return
     before = _what_they_read()
-    watcher = _FirstImport(loaded, lambda: _take(loaded) if _what_they_read() != before else None)
+    watcher = _FirstImport(loaded, lambda: _take(loaded, before))
     sys.meta_path.insert(0, watcher)
     del sys.modules["torch"]
     try:
@@ -80,17 +80,22 @@ class _FirstImport(MetaPathFinder, Loader):
             sys.meta_path.remove(self)
 
 
-def _what_they_read() -> tuple[object, ...]:
-    return (*(os.environ.get(name) for name in (*_READ_AS_LOADED, *_TOO_LATE)), frozenset(os.sched_getaffinity(0)))
+def _what_they_read() -> dict[str, object]:
+    read: dict[str, object] = {name: os.environ.get(name) for name in (*_READ_AS_LOADED, *_TOO_LATE)}
+    return read | {"CPUs": os.sched_getaffinity(0)}
 
 
-def _take(torch: ModuleType) -> None:
+def _take(torch: ModuleType, before: dict[str, object]) -> None:
     """Load both in another process, with what they would read now, and take their numbers."""
-    for name in _TOO_LATE:
-        if name in os.environ:
-            tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
+    changed = {name for name, value in _what_they_read().items() if value != before[name]}
+    for name in changed.intersection(_TOO_LATE):
+        tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
+    if changed <= set(_TOO_LATE):
+        return
     code = _ASK.format(path=sys.path)
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     try:
         of_torch, of_numpy = map(int, asked.stdout.split())
     except ValueError:
@@ -107,7 +112,7 @@ def _openblas(what: str) -> Callable[..., int] | None:
     """Return the function of NumPy's OpenBLAS that gets or sets its number of threads, if it is found."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
-    for path in sorted(paths):
+    for path in filter(os.path.exists, sorted(paths)):
         library = ctypes.CDLL(path)
         for name in _OPENBLAS:
             if (found := getattr(library, name.format(what), None)) is not None:

@@ -56,9 +56,7 @@ class Exchanges:
 
     def _exchanged(self, now: Ints, place: int, waits: int, outcome: Outcome) -> Ints | None:
         """Move some groups for which tick ``waits`` waits from the tier after ``place`` to it, and others back."""
-        stored, spare = self.stored, self._spare(place)
-        packs = self.problem.machine.tier(self.problem.tiers[place]).packs
-        assert spare is not None
+        stored, packs = self.stored, self._packs(place)
         needed = outcome.start_ns[self.needed % len(outcome.stall_ns)]
         end, width = outcome.start_ns[waits], self.random.choice(_WIDTHS) * outcome.step_ns
         is_late = (self.needed >= 0) & (needed <= end) & (needed > end - width)
@@ -72,10 +70,17 @@ class Exchanges:
         beside = (stored.low < high) & (stored.high > low)
         others = np.flatnonzero((self.needed >= 0) & ~is_late & (now == place) & beside)
         for other in self.random.permutation(others)[:_MOST_OUT].tolist():
-            if stored.fits(homes == place, packs, spare):
-                return homes
+            if self._fits(homes, place):
+                break
             homes[other] = place + 1
-        return homes if stored.fits(homes == place, packs, spare) else None
+        return homes if self._fits(homes, place) and self._fits(homes, place + 1) else None
+
+    def _packs(self, place: int) -> bool:
+        return self.problem.machine.tier(self.problem.tiers[place]).packs
+
+    def _fits(self, homes: Ints, place: int) -> bool:
+        spare = self._spare(place)
+        return spare is None or self.stored.fits(homes == place, self._packs(place), spare)
 
     def _spare(self, place: int) -> Ints | None:
         """Return the room of a tier at each tick beside what lies there for good, or None if it has no limit."""

@@ -138,8 +138,7 @@ class MoveSearch:
 
         A proposal is timed by the ticks of the best simulation so far and by those without stalls, in turns.
         """
-        exchanges = Exchanges.of(self.problem, np.flatnonzero(best.chosen))
-        first = best
+        exchanges, first = Exchanges.of(self.problem, np.flatnonzero(best.chosen)), best
         for at in range(_EXCHANGES * self.effort):
             good = best.step_ns <= self.bound_ns * GOOD_ENOUGH
             if good or self._is_late() or (homes := exchanges.drawn(best.homes, best.outcome)) is None:
@@ -149,8 +148,10 @@ class MoveSearch:
             outcome = self.problem.simulated(moved, 2)
             if outcome.step_ns < best.step_ns:
                 best = replace(best, moved=moved, outcome=outcome, homes=homes)
-        outcome = self.problem.simulated(best.moved, 3)
-        return replace(best, outcome=outcome) if outcome.step_ns < first.step_ns else first
+        if best is first:
+            return first
+        best = replace(best, outcome=self.problem.simulated(best.moved, 3))
+        return best if best.step_ns < first.step_ns else first
 
     def by_detour(self, best: Candidate) -> Candidate:
         """Return the plan with some of its writes by a detour, if that is faster."""
