@@ -162,13 +162,7 @@ def rows() -> list[Row]:
             + ", ".join(f"{name} {spread(many, '{:+.1f} %')}" for name, many in waits.items()), "",
             f"{within([waited], 0, 1)}: up to 1 % longer counts as yes. The links of both machines share a group, "
             f"which the queue does not know: a step gets at most {waited:.1f} % longer. The queue of each direction "
-            "equals a FIFO server "
-            "in "
-            "3,000 "
-            "of "
-            "3,000 "
-            "random "
-            "cases "
+            "equals a FIFO server in 3,000 of 3,000 random cases "
             f"(`lindley.py`, {AUDIT})",
         ),
         Row(

@@ -203,8 +203,11 @@ bool is_pytorchs(std::string_view line) {
   return false;
 }
 
-// It would need the interpreter's lock, which whoever waits for its result may hold.
-bool is_pythons(std::string_view line) { return line.find(".py:") != std::string_view::npos; }
+// It would need the interpreter's lock, which whoever waits for its result may hold. Code that is typed lies in "<stdin>" or the like.
+bool is_pythons(std::string_view line) {
+  return std::ranges::any_of(std::array<std::string_view, 3>{".py:", "registered at <", "registered at /dev/null"},
+                             [&](std::string_view mark) { return line.find(mark) != std::string_view::npos; });
+}
 
 int take_loads(dl_phdr_info* info, std::size_t, void* loads) {
   *static_cast<unsigned long long*>(loads) = info->dlpi_adds;

@@ -163,9 +163,7 @@ class Settings:
     chaos_rate: float = 0.0  # for tests: probability of a random move at each operator and allocation
     chaos_seed: int = 0  # for tests: the seed of these moves
     checksum: bool | str = False  # bytes read back are compared with those written; with `pages`, clean storages too
-    remake: Remake = (
-        Remake()
-    )  # make contents anew; `check` compares bytes; `-NAME` leaves out an operator, `+NAME` adds it
+    remake: Remake = Remake()  # make contents anew; `check` compares bytes; `-NAME` excludes, `+NAME` adds an operator
     arena_bytes: int | None = None  # the arena's budget itself, for tests and experiments
     progress: ProgressMode = ProgressMode.AUTO  # a live line, plain lines, a line for each step, or none
 

@@ -109,24 +109,27 @@ def test_an_operator_that_is_left_out_makes_nothing_anew() -> None:
 
 
 def test_an_operator_that_is_added_makes_contents_anew_unless_it_is_python_or_changes_something() -> None:
-    added = "+mkldnn::_linear_pointwise,+mine::in_python,+aten::index_add_"
-    as_it_is = child.run("making_anew:made_by_added_operators", env={"EBBTIDE_POLICY": "demand"})
-    assert as_it_is == {"C++": False, "Python": False, "in place": False, "same": True}
-    found = child.run("making_anew:made_by_added_operators", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": added})
-    assert found == {"C++": True, "Python": False, "in place": False, "same": True}
+    added = "+mkldnn::_linear_pointwise,+mine::in_python,+mine::typed,+aten::index_add_"
+    case, demand = "cases_recipes:made_by_added_operators", {"EBBTIDE_POLICY": "demand"}
+    as_it_is = child.run(case, env=demand)
+    assert as_it_is == {"C++": False, "Python": False, "typed": False, "in place": False, "same": True}
+    found = child.run(
+        "cases_recipes:made_by_added_operators", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": added}
+    )
+    assert found == {"C++": True, "Python": False, "typed": False, "in place": False, "same": True}
 
 
 @pytest.mark.parametrize("what", ["copied", "rounded"])
 def test_what_hooks_do_within_an_operator_is_not_made_by_it(what: str) -> None:
-    assert child.run("making_anew:saved_by_hooks", what, env={"EBBTIDE_POLICY": "demand"}) == (True, True)
+    assert child.run("cases_recipes:saved_by_hooks", what, env={"EBBTIDE_POLICY": "demand"}) == (True, True)
 
 
 def test_a_fork_does_not_wait_for_pythons_lock() -> None:
-    assert child.run("making_anew:forks_with_the_last_owner", env={"EBBTIDE_POLICY": "demand"}) is True
+    assert child.run("cases_recipes:forks_with_the_last_owner", env={"EBBTIDE_POLICY": "demand"}) is True
 
 
 def test_operators_of_a_parallel_region_are_no_others_outside_of_it() -> None:
-    assert child.run("making_anew:within_a_parallel_region", env={"EBBTIDE_POLICY": "demand"}) == (True, 0)
+    assert child.run("cases_recipes:within_a_parallel_region", env={"EBBTIDE_POLICY": "demand"}) == (True, 0)
 
 
 def test_an_operator_with_a_kernel_of_the_scripts_makes_nothing_anew() -> None:

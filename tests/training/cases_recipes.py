@@ -1,0 +1,121 @@
+"""What has a recipe, and where it is not carried out: operators that are added, hooks, forks and parallel regions."""
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import ebbtide
+from ebbtide import _torch
+from tests.training.looks_at_what_is_made_anew import made_of_two, recipes
+from tests.training.making_anew import WHOLE, by_numpy
+
+
+def made_by_added_operators() -> dict[str, bool]:
+    """Tell for operators that are not in the table whether what they make has a recipe, and all bits are as plainly."""
+    one, other, _ = made_of_two(WHOLE)
+    rows = torch.arange(len(one))
+
+    @torch.library.custom_op("mine::in_python", mutates_args=())
+    def in_python(x: Tensor) -> Tensor:
+        return by_numpy(x)
+
+    typed: dict[str, Any] = {"torch": torch}
+    exec("library = torch.library.Library('mine', 'FRAGMENT')", typed)  # as at a prompt
+    typed["library"].define("typed(Tensor x) -> Tensor")
+    typed["library"].impl("typed", by_numpy, "CPU")
+
+    calls = {
+        "C++": lambda x: torch.ops.mkldnn._linear_pointwise(x, other, None, "none", [], ""),
+        "Python": in_python,
+        "typed": torch.ops.mine.typed,
+        "in place": lambda x: x.clone().index_add_(0, rows, other),
+    }
+    plain = {name: call(one) for name, call in calls.items()}
+    found, same = dict[str, bool](), True
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        for name, call in calls.items():
+            made, before = call(one), _torch.counters()["made_anew_bytes"]
+            _torch.evict([made])
+            same &= torch.equal(made, plain[name])
+            found[name] = _torch.counters()["made_anew_bytes"] > before
+    return {**found, "same": same}
+
+
+def saved_by_hooks(what: str) -> tuple[bool, bool]:
+    """Hooks for what backward needs allocate or write memory by NumPy, within the operators that they are called in.
+    Tell whether all bits are as plainly, and whether something moved."""
+
+    def copied(t: Tensor) -> Tensor:
+        kept = torch.empty(t.shape)
+        np.copyto(kept.numpy(), t.detach().numpy())
+        return kept
+
+    def rounded(t: Tensor) -> Tensor:
+        np.round(t.detach().numpy(), 1, out=t.detach().numpy())
+        return t
+
+    def run() -> bytes:
+        leaf = made_of_two(512)[0].requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks({"copied": copied, "rounded": rounded}[what], lambda t: t):
+            made = [nn.functional.silu(leaf * 2), torch.tanh(leaf)]
+        for kept in (*made, *(saved_of(one) for one in made)):
+            if ebbtide.active():
+                _torch.evict([kept])
+        sum(one.sum() for one in made).backward()
+        assert leaf.grad is not None
+        return b"".join(t.detach().numpy().tobytes() for t in (*made, leaf.grad))
+
+    def saved_of(made: Tensor) -> Tensor:
+        node: Any = made.grad_fn
+        return node._saved_self if hasattr(node, "_saved_self") else node._saved_result
+
+    plain = run()
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        same = run() == plain
+        return same, sum(_torch.counters()["evicted_bytes"]) > 0
+
+
+def forks_with_the_last_owner() -> bool:
+    """Fork where a recipe alone owns what it reads, whose storage has a Python object. Tell whether bits are right."""
+    one, other, _ = made_of_two(WHOLE)
+    plain = one * other
+    with ebbtide.Session(fast="1GiB"), recipes(0):
+        mine = one.clone()
+        mine.untyped_storage().nbytes()
+        made = mine * other
+        del mine
+        _torch.evict([made])
+        assert not _torch.is_resident(made)
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        return os.waitpid(child, 0)[1] == 0 and torch.equal(made, plain)
+
+
+def within_a_parallel_region() -> tuple[bool, int]:
+    """Make something anew within a region of OpenMP whose operators run on a thread each, and make something there.
+    Tell whether the first has its bits, and how many recipes came."""
+    torch.set_num_threads(2)
+    norm = nn.BatchNorm2d(64).to(memory_format=torch.channels_last)
+    pictures = torch.randn(16, 64, 31, 31).to(memory_format=torch.channels_last)
+    plain = norm(pictures).detach()
+    found: list[Tensor] = []
+    kept: list[int] = []
+    threads = [1, 2]
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def region(_: object) -> None:
+        if threads.pop() == 2:
+            before = _torch.recipes()
+            found.append(made[0].clone())
+            kept.append(_torch.recipes() - before)
+
+    with ebbtide.Session(fast="1GiB"), recipes(1):
+        made = [norm(pictures).detach()]
+        _torch.evict(made)
+        assert not _torch.is_resident(made[0])
+        ctypes.CDLL(None).GOMP_parallel(region, None, 2, 0)
+        return torch.equal(found[0], plain), kept[0]
