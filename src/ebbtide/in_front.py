@@ -353,6 +353,12 @@ REGISTERED = (
     Row("recorders.fake", "a step runs on fake tensors", ("FakeTensorMode", "TorchDispatchMode"), "with the recorder"),
     Row("after_import", "a module's import has ended", ("spec.loader.exec_module",), "with that import"),
     Row("verify.watch", "torch is imported", ("meta_path.insert",), "with that import"),
+    Row(
+        "session.library_threads",
+        "a script first imports torch, with the threads that it has asked for by then",
+        ("meta_path.insert",),
+        "with that import",
+    ),
     Row("verify.child", "a plain run is not told that Ebbtide is off", ("filterwarnings",)),
     Row("native/torch/allocator.cpp", "large storages are the arena's, all others as before", ("SetCPUAllocator",)),
     Row("native/torch/adopt.cpp", "the arena resizes an adopted storage", ("set_allocator",), "with the storage"),

@@ -62,10 +62,10 @@ class _FirstImport(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self._module.__name__:
             return None
-        spec = copy(self._spec)
-        assert spec is not None
-        spec.loader = self
-        return spec
+        own = copy(self._spec)
+        assert own is not None
+        own.loader = self
+        return own
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._module
