@@ -68,7 +68,7 @@ struct Options {
   std::uint64_t most_areas = 0;  // memory areas of the process; 0: vm.max_map_count
   Hook hook;
   WaitLabels labels;
-  void (*on_governor_wake)() = nullptr;  // called by the governor about every 10 ms, without the mutex
+  void (*on_governor_wake)() = nullptr;  // called by the governor every 10 ms or sooner, without the mutex
   // The maker [Note: recipes]: makes what lies there, without the mutex.
   void (*make)(const void* address) = nullptr;
   void (*make_all)() = nullptr;  // all that is away, likewise

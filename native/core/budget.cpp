@@ -8,6 +8,9 @@ namespace ebbtide {
 
 namespace {
 constexpr std::int64_t kMeasureEvery = 1'000'000;  // ns
+constexpr auto kLookEvery = std::chrono::milliseconds(10);
+constexpr std::uint64_t kTouchedPerNs = 3;  // bytes: new pages, of which the kernel zeroes each
+constexpr std::uint64_t kTolerates = 50;  // of the bound, this part more
 }  // namespace
 
 void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) {
@@ -36,11 +39,16 @@ bool Budget::measure() {
   measured_ns_ = now_ns();
   bool grew = unmanaged_.look(process_bytes(), reserved());
   if (process_limit_ == 0) return grew;
-  std::uint64_t margin = process_limit_ / 128 + (std::uint64_t{4} << 20);
-  std::uint64_t taken = unmanaged_.bytes() + margin + set_aside_;
+  std::uint64_t taken = unmanaged_.bytes() + margin() + set_aside_;
   std::uint64_t limit = process_limit_ > taken + kHugePage ? process_limit_ - taken : kHugePage;
   limit_ = arena_limit_ != 0 ? std::min(limit, arena_limit_) : limit;
   return grew;
+}
+
+std::chrono::nanoseconds Budget::look_every() const {
+  if (!bounds_process()) return kLookEvery;
+  std::chrono::nanoseconds until_used_up((margin() + process_limit_ / kTolerates) / kTouchedPerNs);
+  return std::min(until_used_up / 2, std::chrono::nanoseconds(kLookEvery));
 }
 
 void Budget::measure_if_due() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "counters.hpp"
@@ -70,6 +71,9 @@ class Budget {
 
   // What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
   bool measure();
+  // How often to look where nothing else does: before a thread that only touches new pages has used up half of what the
+  // process may have beyond the bound and what is kept free below it.
+  std::chrono::nanoseconds look_every() const;
   void measure_if_due();
   void begin_step();
   void end_step();
@@ -85,6 +89,7 @@ class Budget {
 
  private:
   std::uint64_t process_bytes();  // in fast memory
+  std::uint64_t margin() const { return process_limit_ / 128 + (std::uint64_t{4} << 20); }
   std::uint64_t process_peak() const;
 
   std::atomic<std::uint64_t> limit_ = 0;

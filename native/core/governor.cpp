@@ -4,15 +4,14 @@
 namespace ebbtide {
 
 namespace {
-constexpr auto kPeriod = std::chrono::milliseconds(10);
-constexpr auto kLookAgain = std::chrono::milliseconds(1);
+constexpr std::chrono::nanoseconds kLookAgain = std::chrono::milliseconds(1);
 }  // namespace
 
 void Arena::govern() {
   Lock lock(mutex_);
   bool grew = false;
   while (!stopping_) {
-    governor_wakes_.wait_for(lock, grew ? kLookAgain : kPeriod);
+    governor_wakes_.wait_for(lock, grew ? kLookAgain : budget_.look_every());
     if (budget_.bounds_process()) {
       budget_.measure_aside();
       grew = budget_.measure();

@@ -1,4 +1,5 @@
 // What lies outside the arena, as looks and the process's own peak show it.
+#include "../core/budget.hpp"
 #include "../core/system.hpp"
 #include "../core/unmanaged.hpp"
 #include "check.hpp"
@@ -65,4 +66,15 @@ TEST(the_peak_of_the_process_is_what_it_touched) {
   char* p = filled_block(arena, 32 * kMiB, 1);
   CHECK(process_peak_bytes() >= resident + 32 * kMiB);
   arena.release(p);
+}
+
+TEST(a_small_budget_is_looked_at_more_often_since_new_pages_use_it_up_sooner) {
+  Budget budget;
+  CHECK(budget.look_every() == std::chrono::milliseconds(10));
+  budget.set_limits(0, 8192 * kMiB);
+  CHECK(budget.look_every() == std::chrono::milliseconds(10));
+  budget.set_limits(0, 600 * kMiB);  // 12 MiB more are tolerated, and 8.7 below it kept free
+  CHECK(budget.look_every() > std::chrono::milliseconds(3) && budget.look_every() < std::chrono::milliseconds(4));
+  budget.set_limits(600 * kMiB, 0);
+  CHECK(budget.look_every() == std::chrono::milliseconds(10));
 }

@@ -29,7 +29,7 @@ from ebbtide.units import MIB, format_bytes, seconds
 
 _POLL_S = 0.005
 _PATIENCE_S = 2.0  # the longest wait for evictions; they take a fraction of it where room can be made
-_NICE = 10  # added to the niceness of the steps' threads, which come first where processors are scarce
+_NICE = 19  # added to that of the steps' threads: where one of them is pushed aside, all others wait for it
 
 _CLOSED = (
     "the answer of the planning process is lost, since the script closed a file that it had not opened (os.closerange, "
