@@ -29,7 +29,7 @@ from ebbtide.units import MIB, format_bytes, seconds
 
 _POLL_S = 0.005
 _PATIENCE_S = 2.0  # the longest wait for evictions; they take a fraction of it where room can be made
-_NICE = 19  # added to that of the steps' threads: where one of them is pushed aside, all others wait for it
+_NICE = 19  # beside steps: where one of their threads is pushed aside, all others wait for it
 
 _CLOSED = (
     "the answer of the planning process is lost, since the script closed a file that it had not opened (os.closerange, "
@@ -79,7 +79,7 @@ class PlanningProcess:
             return False
         if self._child is not None:
             with suppress(OSError):  # it has ended, or nothing may be changed here
-                os.setpriority(os.PRIO_PGRP, self._child.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+                os.setpriority(os.PRIO_PGRP, self._child.pid, _NICE)
         return True
 
     def answer(self) -> Answer:
