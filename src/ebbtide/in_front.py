@@ -355,7 +355,7 @@ REGISTERED = (
     Row("verify.watch", "torch is imported", ("meta_path.insert",), "with that import"),
     Row(
         "session.library_threads",
-        "a script first imports torch, with the threads that it has asked for by then",
+        "a script first imports torch or numpy, with the threads that it has asked for by then",
         ("meta_path.insert",),
         "with that import",
     ),

@@ -1,8 +1,8 @@
 """The numbers of threads that PyTorch and NumPy take, where a script says them as it begins.
 
 Libraries read ``OMP_NUM_THREADS`` and the like, and the CPUs that they may use, as they are loaded. Here they are
-loaded before the script's first line, and bits depend on these numbers. So when the script first imports PyTorch, and
-has changed what that would read, another process loads both and says what numbers they take; then they take them here.
+loaded before the script's first line, and bits depend on these numbers. So when the script first imports one of them,
+and has changed what that would read, another process loads it and says what number it takes; then it takes that here.
 """
 
 import ctypes
@@ -10,8 +10,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
+from functools import partial
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -21,36 +23,38 @@ from ebbtide.terminal import tell
 _READ_AS_LOADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_DYNAMIC")
 _TOO_LATE = ("PYTORCH_JIT",)
 _OPENBLAS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
+_LIBRARIES = ("numpy", "torch")
+"""PyTorch imports NumPy."""
 _ASK = """\
 import sys
 sys.path[:] = {path!r}
-import numpy, torch
-from ebbtide.session.library_threads import openblas_threads
-print(torch.get_num_threads(), openblas_threads())
+import {library}
+from ebbtide.session.library_threads import threads_of
+print(threads_of({library}))
 """
 
 
-def openblas_threads() -> int:
-    """Return the threads of NumPy's products, or 0 if they are not known."""
-    ask = _openblas("get")
-    return 0 if ask is None else ask()
+def threads_of(library: ModuleType) -> int:
+    """Return PyTorch's threads, or those of NumPy's products; 0 if they are not known."""
+    ask = library.get_num_threads if library.__name__ == "torch" else _openblas("get")
+    return 0 if ask is None else int(ask())
 
 
 @contextmanager
 def taken_as_the_script_says() -> Iterator[None]:
-    """Meanwhile watch for the first import of PyTorch, which is loaded."""
-    if (loaded := sys.modules.get("torch")) is None:
-        yield
-        return
-    before = _what_they_read()
-    watcher = _FirstImport(loaded, lambda: _take(loaded, before))
-    sys.meta_path.insert(0, watcher)
-    del sys.modules["torch"]
+    """Meanwhile watch for the first import of each library that is loaded."""
+    read = _what_they_read()
+    loaded = {name: sys.modules.pop(name) for name in _LIBRARIES if name in sys.modules}
+    watchers = [_FirstImport(module, partial(_take, module, read)) for module in loaded.values()]
+    for watcher in watchers:
+        sys.meta_path.insert(0, watcher)
     try:
         yield
     finally:
-        watcher.stop()
-        sys.modules.setdefault("torch", loaded)
+        for watcher in watchers:
+            watcher.stop()
+        for name, module in loaded.items():
+            sys.modules.setdefault(name, module)
 
 
 class _FirstImport(MetaPathFinder, Loader):
@@ -85,27 +89,28 @@ def _what_they_read() -> dict[str, object]:
     return read | {"CPUs": os.sched_getaffinity(0)}
 
 
-def _take(torch: ModuleType, before: dict[str, object]) -> None:
-    """Load both in another process, with what they would read now, and take their numbers."""
+def _take(library: ModuleType, before: dict[str, object]) -> None:
+    """Load it in another process, with what it would read now, and take its number."""
     changed = {name for name, value in _what_they_read().items() if value != before[name]}
-    for name in changed.intersection(_TOO_LATE):
-        tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
+    if library.__name__ == "torch":
+        for name in changed.intersection(_TOO_LATE):
+            tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
+        with suppress(ImportError):  # NumPy, as PyTorch's own import does
+            import_module("numpy")
     if changed <= set(_TOO_LATE):
         return
-    code = _ASK.format(path=sys.path)
+    code = _ASK.format(path=sys.path, library=library.__name__)
     asked = subprocess.run(
         [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     try:
-        of_torch, of_numpy = map(int, asked.stdout.split())
+        threads = int(asked.stdout)
     except ValueError:
         tell("ebbtide: warning: numbers of threads are not as the script says: set OMP_NUM_THREADS for `ebbtide run`")
         return
-    if of_torch != torch.get_num_threads():
-        torch.set_num_threads(of_torch)
-    change = _openblas("set")
-    if of_numpy and change is not None and of_numpy != openblas_threads():
-        change(of_numpy)
+    change = library.set_num_threads if library.__name__ == "torch" else _openblas("set")
+    if threads and change is not None and threads != threads_of(library):
+        change(threads)
 
 
 def _openblas(what: str) -> Callable[..., int] | None:
