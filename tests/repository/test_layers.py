@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": IR | {"in_front", "torch", "_objects"},
     "recorders": IR | {"capture", "in_front", "torch"},
     "doors": BASE | {"in_front", "torch"},
-    "screen": IR | {"in_front", "settings"},
+    "screen": IR | {"host", "in_front", "settings"},
     "budget": BASE | {"host", "torch"},
     "update_order": IR | {"capture", "doors", "in_front", "torch"},
     "planning": IR

@@ -76,6 +76,7 @@ def state() -> dict[str, object]:
         "streams": [[named(type(each)), each.encoding, each.errors] for each in (sys.stdin, sys.stdout, sys.stderr)],
         "interpreter": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile()],
         "threads": [threading.stack_size(), named(threading.current_thread() is threading.main_thread())],
+        "listed threads": [each.name for each in threading.enumerate()],
         "garbage": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(), len(gc.callbacks)],
         "locale": [locale.setlocale(locale.LC_ALL), str(decimal.getcontext())],
         "logging": [logging.root.level, len(logging.root.handlers), logging.root.manager.disable],

@@ -1,5 +1,6 @@
 """What a script does to standard error, or chooses for its processes, changes what is shown and not how it trains."""
 
+import json
 import re
 import subprocess
 import sys
@@ -49,6 +50,12 @@ def test_what_a_script_does_to_standard_error_does_not_end_its_training(prologue
     plain = trained(prologue, tmp_path, [sys.executable])
     assert plain.startswith("trained")
     assert trained(prologue, tmp_path, [EBBTIDE]) == plain
+
+
+@pytest.mark.parametrize("words", ["del sys.argv", "sys.argv = []"])
+def test_a_script_that_clears_its_arguments_trains_by_a_plan(words: str, tmp_path: Path) -> None:
+    trained(words, tmp_path, [EBBTIDE])
+    assert json.loads((tmp_path / "report.json").read_text())["plan"]
 
 
 def test_a_script_chooses_how_its_processes_start(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from ebbtide.host.own_thread import OwnThread
 from ebbtide.host.process import (
     PROC,
     MemoryLimit,
@@ -69,7 +70,7 @@ class Follower:
         self._every_s = every_s
         self._said = False
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="ebbtide-limits", daemon=True)
+        self._thread = OwnThread(target=self._follow, name="ebbtide-limits", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

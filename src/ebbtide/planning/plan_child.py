@@ -23,6 +23,7 @@ import numpy as np
 import ebbtide._torch as _torch
 from ebbtide.budget.bounds import need_of
 from ebbtide.errors import EbbtideError
+from ebbtide.host.own_thread import OwnThread
 from ebbtide.planning.anonymous_file import AnonymousFile
 from ebbtide.planning.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes, with_seconds
 from ebbtide.units import MIB, format_bytes, seconds
@@ -52,9 +53,7 @@ class PlanningProcess:
         self._stopped = False
         self._outcome: Answer | Exception | None = None
         question = AnonymousFile(pickle.dumps((job, policy, plan), protocol=5))
-        self._thread = threading.Thread(
-            target=self._carry_out, args=(question, needed), name="ebbtide-planning", daemon=True
-        )
+        self._thread = OwnThread(target=self._carry_out, args=(question, needed), name="ebbtide-planning", daemon=True)
         try:
             _torch.set_aside(needed)
             _wait_for_room(needed)

@@ -364,7 +364,7 @@ class Planning:
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
         known = repeating(recording, _torch.repeats) if self._wanted.remakes else frozenset()
-        name = f"{Path(sys.argv[0]).name or 'python'}, step {self._steps}"
+        name = f"{Path((getattr(sys, 'argv', None) or [''])[0]).name or 'python'}, step {self._steps}"
         shared_bytes = self._shared_bytes
         device = self._wanted.device
         return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known, device)

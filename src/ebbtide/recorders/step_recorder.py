@@ -155,7 +155,7 @@ class StepRecorder:
                 f"step {self._step} has more operators than a trace holds: a step ends when every optimizer in use has "
                 "stepped, so the program may do more than train in between; record a later step"
             )
-        program = Path(sys.argv[0]).name or "python"
+        program = Path((getattr(sys, "argv", None) or [""])[0]).name or "python"
         name = f"{program}, step {self._step}"
         measured = self._origin is Origin.MEASURED
         unrecorded_ns = self._unrecorded_ns if measured else None

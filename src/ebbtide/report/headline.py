@@ -77,8 +77,8 @@ def _plain(report: RunReport) -> str:
     if plain is not None and plain > _WORTH_SAYING * took:
         said.append(f"plain PyTorch takes at least {format_bytes(plain)}")
     if times is not None and times >= _SLOWER:
-        whose = "its" if said else "plain PyTorch's"
-        said.append(f"about {times:.1f} times {whose} time")
+        than = "" if said else " as plain PyTorch's"
+        said.append(f"a step takes about {times:.1f} times as long{than}")
     elif times is not None and not _slower_than_forecast(report):
         said.append("about as fast as plain PyTorch")
     return "; ".join(said)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ebbtide.errors import BudgetError, RankError
+from ebbtide.host.own_thread import OwnThread
 from ebbtide.host.place import Place
 
 _ANSWER_S = 5.0
@@ -54,7 +55,7 @@ class Ranks:
         of_the_group, prefix = distributed.distributed_c10d._get_default_store(), f"ebbtide/{_sessions}"
         self._store = _in_time(lambda: distributed.PrefixStore(prefix, of_the_group.clone()))
         if self._store is not None:
-            self._thread = threading.Thread(target=self._watch, name="ebbtide-ranks", daemon=True)
+            self._thread = OwnThread(target=self._watch, name="ebbtide-ranks", daemon=True)
             self._thread.start()
 
     def unlaunched(self) -> int:

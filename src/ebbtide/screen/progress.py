@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
+from ebbtide.host.own_thread import OwnThread, listed
 from ebbtide.ir.run_report import StepReport, Traffic
 from ebbtide.screen.notebook import Area, area_here
 from ebbtide.settings import ProgressMode
@@ -150,7 +151,7 @@ class Progress:
         terminal = self._mode is ProgressMode.AUTO and not dumb and columns_of(self._stream) is not None
         live = self.area is not None or terminal
         target = self._draw_live if live else self._print_plain
-        self._thread = threading.Thread(target=target, name="ebbtide-progress", daemon=True)
+        self._thread = OwnThread(target=target, name="ebbtide-progress", daemon=True)
         self._thread.start()
 
     def say(self, text: str) -> None:
@@ -253,7 +254,7 @@ def _tell_log(text: str, stream: TextIO | None) -> bool:
     """Log a line. Return whether a handler of the program's put it on ``stream``, where it need not stand twice."""
     if _log.level == logging.NOTSET:
         _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
-    with suppress(Exception):  # a handler of the program's may raise anything
+    with listed(), suppress(Exception):  # a handler of the program's may raise anything
         _log.info(text)
     heard = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else ())]
     return _log.isEnabledFor(logging.INFO) and any(

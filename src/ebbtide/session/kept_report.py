@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.host.own_thread import OwnThread
 from ebbtide.host.process import PROC
 from ebbtide.ir.run_report import Moment, RunReport
 from ebbtide.screen.progress import Observation
@@ -42,7 +43,7 @@ class KeptReport:
         self._named = named
         self._own: Path | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="ebbtide-report", daemon=True)
+        self._thread = OwnThread(target=self._keep, name="ebbtide-report", daemon=True)
 
     def start(self) -> None:
         with suppress(RuntimeError):  # the process may have no further thread
@@ -119,7 +120,7 @@ def at_this_moment(seen: Observation, total_steps: int | None) -> Moment:
     return Moment(
         pid=os.getpid(),
         process_began=_began(os.getpid()),
-        command=" ".join(sys.argv)[:_COMMAND_LENGTH],
+        command=" ".join(map(str, getattr(sys, "argv", ())))[:_COMMAND_LENGTH],
         at_s=time.time(),
         what=seen.what,
         held_bytes=seen.held_bytes,

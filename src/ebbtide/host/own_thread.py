@@ -1,0 +1,46 @@
+"""Threads that a script does not find among its own.
+
+Some scripts end when ``threading.active_count()`` is 1, or join each thread of ``threading.enumerate()``.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_here = threading.local()
+
+
+class OwnThread(threading.Thread):
+    """A daemon that ``threading`` does not list while it runs. Its code does not ask for the current thread."""
+
+    def run(self) -> None:
+        _here.own = self
+        _unlist(self)
+        try:
+            super().run()
+        finally:
+            _list(self)  # from where it takes itself out
+
+
+@contextmanager
+def listed() -> Iterator[None]:
+    """Around code that may ask for the current thread, as logging does: not found, a lasting dummy would be listed."""
+    own = getattr(_here, "own", None)
+    if own is None:
+        yield
+        return
+    _list(own)
+    try:
+        yield
+    finally:
+        _unlist(own)
+
+
+def _list(own: OwnThread) -> None:
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        threading._active[own.ident] = own  # type: ignore[attr-defined]
+
+
+def _unlist(own: OwnThread) -> None:
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        del threading._active[own.ident]  # type: ignore[attr-defined]
