@@ -45,41 +45,31 @@ class Lagrangian {
     for (std::size_t i = 0; i < c.low.size(); ++i) {
       std::size_t low = before[static_cast<std::size_t>(c.low[i])], high = before[static_cast<std::size_t>(c.high[i])];
       double anew = c.anew.empty() ? std::numeric_limits<double>::infinity() : c.anew[i];
-      if (high > low) rows_.push_back({low, high, static_cast<std::size_t>(c.group[i]), c.paged[i], c.cost[i], anew});
+      if (high == low) continue;
+      auto group = static_cast<std::uint32_t>(c.group[i]);
+      rows_.push_back({static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(high), group, c.paged[i], c.cost[i], anew});
     }
     summed_.resize(2 * ticks_.size() + 1);
     change_.resize(2 * ticks_.size() + 1);
     gain_.resize(rows_.size());
+    remakes_ = !c.anew.empty();
   }
 
   std::size_t size() const { return ticks_.size(); }
 
   // Its value at these prices, and its slope.
   double value(const std::vector<double>& price, std::vector<double>& slope) {
-    std::size_t m = size();
-    for (std::size_t t = 0; t < 2 * m; ++t) summed_[t + 1] = summed_[t] + price[t < m ? t : t - m];
+    sum_twice(price);
     std::ranges::transform(write_cost_, group_gain_.begin(), std::negate<>());
-    std::ranges::fill(anew_gain_, 0.0);
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const Row& row = rows_[i];
-      double saved = row.paged * (summed_[row.high] - summed_[row.low]);
-      gain_[i] = saved - std::min(row.cost, row.anew);
-      group_gain_[row.group] += std::max(gain_[i], 0.0);
-      anew_gain_[row.group] += std::max(saved - row.anew, 0.0);
-    }
     std::ranges::fill(change_, 0.0);
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const Row& row = rows_[i];
-      bool writes = group_gain_[row.group] > anew_gain_[row.group];
-      if (!writes) gain_[i] += std::min(row.cost, row.anew) - row.anew;  // its group writes nothing, so it is made anew or stays
-      if (gain_[i] <= 0 || (writes && group_gain_[row.group] <= 0)) continue;
-      change_[row.low] += row.paged;
-      change_[row.high] -= row.paged;
+    double gained = remakes_ ? choose_with_remakes() : choose();
+    // Bytes are whole numbers, so their sums are exact in any order.
+    std::size_t m = size();
+    double held = std::accumulate(change_.begin(), change_.begin() + static_cast<std::ptrdiff_t>(m), 0.0);
+    for (std::size_t t = 0; t < m; ++t) {
+      held += change_[t] + change_[m + t];
+      slope[t] = deficit_[t] - held;
     }
-    std::partial_sum(change_.begin(), change_.end(), change_.begin());
-    for (std::size_t t = 0; t < m; ++t) slope[t] = deficit_[t] - (change_[t] + change_[m + t]);
-    double gained = 0.0;
-    for (std::size_t at = 0; at < group_gain_.size(); ++at) gained += std::max(group_gain_[at], anew_gain_[at]);
     return std::inner_product(deficit_.begin(), deficit_.end(), price.begin(), 0.0) - gained;
   }
 
@@ -91,11 +81,59 @@ class Lagrangian {
 
  private:
   struct Row {
-    std::size_t low, high, group;
+    std::uint32_t low, high, group;
     double paged, cost, anew;
   };
 
+  // Sums prices over two rounds of the step.
+  void sum_twice(const std::vector<double>& price) {
+    std::size_t m = size();
+    std::partial_sum(price.begin(), price.end(), summed_.begin() + 1);
+    for (std::size_t t = 0; t < m; ++t) summed_[m + 1 + t] = summed_[m] + summed_[t + 1];
+  }
+
+  // Notes what the best choice changes at each tick, and returns what it saves.
+  double choose() {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      gain_[i] = row.paged * (summed_[row.high] - summed_[row.low]) - row.cost;
+      group_gain_[row.group] += std::max(gain_[i], 0.0);
+    }
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      double nbytes = gain_[i] > 0 && group_gain_[row.group] > 0 ? row.paged : 0.0;  // no branch: a coin would do as well
+      change_[row.low] += nbytes;
+      change_[row.high] -= nbytes;
+    }
+    double gained = 0.0;
+    for (double gain : group_gain_) gained += std::max(gain, 0.0);
+    return gained;
+  }
+
+  double choose_with_remakes() {
+    std::ranges::fill(anew_gain_, 0.0);
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      double saved = row.paged * (summed_[row.high] - summed_[row.low]);
+      gain_[i] = saved - std::min(row.cost, row.anew);
+      group_gain_[row.group] += std::max(gain_[i], 0.0);
+      anew_gain_[row.group] += std::max(saved - row.anew, 0.0);
+    }
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      bool writes = group_gain_[row.group] > anew_gain_[row.group];
+      if (!writes) gain_[i] += std::min(row.cost, row.anew) - row.anew;  // its group writes nothing, so it is made anew or stays
+      double nbytes = gain_[i] > 0 && (!writes || group_gain_[row.group] > 0) ? row.paged : 0.0;
+      change_[row.low] += nbytes;
+      change_[row.high] -= nbytes;
+    }
+    double gained = 0.0;
+    for (std::size_t at = 0; at < group_gain_.size(); ++at) gained += std::max(group_gain_[at], anew_gain_[at]);
+    return gained;
+  }
+
   const std::vector<double>& write_cost_;
+  bool remakes_;
   std::vector<std::size_t> ticks_;
   std::vector<double> deficit_;
   std::vector<Row> rows_;

@@ -1,16 +1,17 @@
 """What a refused budget says: which one works, and what else helps where no budget does by itself."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from ebbtide.budget.bounds import Need, arena_too_small, process_too_small
+from ebbtide.budget.bounds import Need, arena_too_small, process_too_small, usable_bytes
 from ebbtide.budget.too_large import StepTooLargeError
 from ebbtide.errors import BudgetError
 from ebbtide.host.process import MemoryLimit
 from ebbtide.runtime.kept import Kept
-from ebbtide.units import GIB, MIB, Budget, parse_budget
+from ebbtide.units import GIB, MIB, Budget, parse_budget, parse_size
 
 NEED = Need("aten::mm", 600 * MIB, 600 * MIB, 200 * MIB, 600 * MIB)
 CONTAINER = MemoryLimit(2 * GIB, "this container")
@@ -45,7 +46,10 @@ def test_a_size_that_the_container_does_not_allow_is_told_with_its_limit() -> No
         process_too_small(GIB, 3 * GIB, replace(large, operator=""), limit=CONTAINER),
         process_too_small(GIB, 3 * GIB, None, limit=CONTAINER),
     ):
-        assert "this container allows 2.00 GiB in all: that limit must be raised first" in str(error)
+        assert "this container allows 2.00 GiB in all, with headroom for what the kernel charges: " in str(error)
+        (raised,) = re.findall(r"raise that limit to (\S+ \w+) first", str(error))
+        enough = usable_bytes(MemoryLimit(parse_size(raised.replace(" ", "")), "this container"))
+        assert error.minimum_bytes * 0.99 < enough < error.minimum_bytes * 1.01  # to the digits shown
     assert "container" not in str(process_too_small(GIB, 300 * MIB, NEED, limit=CONTAINER))
 
 
@@ -81,7 +85,7 @@ def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
     said = "a budget of 200 MiB is too small. Without Ebbtide the script takes about 324 MiB: run it as it is."
     assert str(error) == str(StepTooLargeError(*error.args)).partition(" (PyTorch")[0] == said
     narrow = process_too_small(200 * MIB, 300 * MIB, small, 24 * MIB, MemoryLimit(250 * MIB, "this container"))
-    assert "that limit must be raised first" in str(narrow)
+    assert "raise that limit to" in str(narrow)
     assert "Without Ebbtide" not in str(narrow)
     for need in (replace(small, peak_bytes=200 * MIB), replace(small, peak_bytes=0)):
         assert "Without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))

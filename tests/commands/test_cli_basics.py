@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from textwrap import dedent
 from time import sleep
@@ -68,6 +69,7 @@ def test_help_names_every_option() -> None:
         (["run", "python", "x.py"], {}, "cannot open python: No such file or directory: leave out `python`, as in"),
         (["run", "python3", "-u", "x.py", "-e"], {}, "`ebbtide run x.py -e`"),
         (["run", sys.executable, "-m", "x"], {}, "is no Python script: leave out"),
+        (["run", "t.pyz"], {}, "t.pyz is no Python script: unpack it, and name its __main__.py"),
         (["run", "--fast", "25%", "t.sh"], {}, "t.sh is a shell script: name the Python script that it starts"),
         (["run", "--fast", "8GB,25%", "x.py"], {}, "'8GB,25%' names several budgets: name one"),
         (["estimate", "--device", "cuda", "x.py"], {}, "`ebbtide machines` lists them"),
@@ -89,6 +91,8 @@ def test_what_cannot_be_done_is_one_clear_error(
     arguments: list[str], environment: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.sh").write_text("exec python train.py\n")
+    with zipfile.ZipFile(tmp_path / "t.pyz", "w") as packed:
+        packed.writestr("__main__.py", "")
     done = forked(*arguments, cwd=tmp_path, **environment)
     assert done.returncode == 2
     assert complaint in done.stderr

@@ -62,11 +62,12 @@ def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.Mo
         times = dict(zip(_RATES, found, strict=True))
         problem = SimpleNamespace(machine=None)
         remaking = SimpleNamespace(
-            at=lambda rate, early, times=times: ((times[rate], early),), trace=None, problem=problem
+            wanted_at=times.get, possible=lambda wanted, early: ((wanted, early),), trace=None, problem=problem
         )
         search = RemakeSearch(remaking, SimpleNamespace(step_ns=like), 0, 0)
         assert search.run() is None  # no plan came of these
-        assert set(search.times.values()) == {like, *found[:asked]}
+        early = {(one, True) for one in found[:asked]}
+        assert search.tried == {(), *((one,) for one in early), ((min(found[:asked]), False),)}
 
 
 def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:
@@ -83,7 +84,8 @@ def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
     budget = budget_at(STEP, 0.3, page_size_of(SLOW))
     remaking = Remaking.of(problem_of(without_remakes(STEP), SLOW.with_budget(budget)), STEP, budget)
     assert remaking is not None
-    some, more = (remaking.at(1.0, early) for early in (False, True))
+    wanted = remaking.wanted_at(1.0)
+    some, more = (remaking.possible(wanted, early) for early in (False, True))
     latest = remaking.remakes.until.tolist()
     assert all(tick == latest[row] for row, tick in some)
     assert len(more) > len(some)

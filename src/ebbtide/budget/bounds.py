@@ -203,7 +203,11 @@ def _limit_advice(minimum: int, limit: MemoryLimit | None) -> str:
     """Advise to raise the limit where no budget helps by itself; else ""."""
     if limit is None or minimum <= usable_bytes(limit):
         return ""
-    return f"But {limit.source} allows {format_bytes(limit.nbytes)} in all: that limit must be raised first."
+    raised = round_up((minimum + _HEADROOM_BYTES) * 100 // (100 - _HEADROOM_PERCENT), MIB)
+    return (
+        f"But {limit.source} allows {format_bytes(limit.nbytes)} in all, with headroom for what the kernel charges: "
+        f"raise that limit to {format_bytes(raised)} first."
+    )
 
 
 def _plain_bytes(minimum: int, rest_bytes: int, need: Need, limit: MemoryLimit | None) -> int:

@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,7 +230,8 @@ def _read_script(path: str, arguments: Sequence[str]) -> bytes:
         instead = f": name {main}" if os.path.isfile(main) else _without_python(path, arguments)
         raise SettingError(f"cannot open {path}: {error.strerror}{instead}") from error
     if b"\0" in source:  # a program, a zip file, compiled code
-        raise SettingError(f"{path} is no Python script{_without_python(path, arguments)}")
+        unpack = ": unpack it, and name its __main__.py" if zipfile.is_zipfile(path) else ""
+        raise SettingError(f"{path} is no Python script{unpack or _without_python(path, arguments)}")
     if path.endswith(".sh"):
         raise SettingError(f"{path} is a shell script: name the Python script that it starts")
     return source

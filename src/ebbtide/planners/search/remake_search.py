@@ -43,7 +43,7 @@ class RemakeSearch:
     def __init__(self, remaking: Remaking, like: Candidate, bound_ns: int, deadline_ns: int) -> None:
         self.remaking, self.like, self.bound_ns, self.deadline_ns = remaking, like, bound_ns, deadline_ns
         self.trace, self.machine = remaking.trace, remaking.problem.machine
-        self.times: dict[Chosen, int] = {(): like.step_ns}
+        self.tried: set[Chosen] = {()}
         self.best: _Remade | None = None
 
     def run(self) -> tuple[int, tuple[Stay, ...]] | None:
@@ -51,17 +51,19 @@ class RemakeSearch:
 
         At low rates hardly anything is made anew, and plans may be slower than ``like``, which was searched for longer.
         """
-        for early in (True, False):
-            fastest, stale = LARGEST, 0
-            for rate in _RATES:
-                chosen = self.remaking.at(rate, early)
-                if chosen in self.times:
-                    continue
-                self.times[chosen] = self._time_of(chosen)
-                stale = 0 if self.times[chosen] < fastest else stale + 1
-                fastest = min(fastest, self.times[chosen])
-                if stale == _MORE_RATES:
-                    break
+        fastest, at_best, stale = LARGEST, None, 0
+        for rate in _RATES:
+            wanted = self.remaking.wanted_at(rate)
+            step_ns = self._time_if_new(self.remaking.possible(wanted, early=True))
+            if step_ns is None:
+                continue
+            stale = 0 if step_ns < fastest else stale + 1
+            if at_best is None or step_ns < fastest:
+                fastest, at_best = step_ns, wanted
+            if stale == _MORE_RATES:
+                break
+        if at_best is not None:
+            self._time_if_new(self.remaking.possible(at_best, early=False))
         if self.best is None:
             return None
         best = self.best
@@ -71,6 +73,13 @@ class RemakeSearch:
             best.search.polish(best.search.best)
         best = replace(best, found=best.search.exchanged(best.search.confirmed()))
         return self._without_unneeded(best)
+
+    def _time_if_new(self, chosen: Chosen) -> int | None:
+        """Return the time of a plan with these remakes. None for those that have been tried."""
+        if chosen in self.tried:
+            return None
+        self.tried.add(chosen)
+        return self._time_of(chosen)
 
     def _time_of(self, chosen: Chosen) -> int:
         least = self.trace.step_ns + int(self.remaking.remakes.chosen(chosen).time_ns.sum())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.ir.base import Flags, Floats, Ints
+from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import paged_sizes
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.remakes import Chosen, Remakes, remakes_of
@@ -31,11 +31,13 @@ _LOST = 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remaking:
-    """The remakes of a step, for the search. ``row`` is each one's interval in the problem's table."""
+    """The remakes of a step, for the search. ``row`` is each one's interval in the problem's table, ``pieces`` are the
+    remakes of its storage's pieces."""
 
     problem: Problem
     trace: Trace
     remakes: Remakes
+    pieces: list[tuple[int, ...]]
     row: Ints
     budget_bytes: int
 
@@ -45,38 +47,37 @@ class Remaking:
         remakes, machine = remakes_of(trace), problem.machine
         if not len(remakes) or any(tier.in_place.reads for tier in machine.tiers[1:]):
             return None
-        return Remaking(
-            problem, trace, remakes, remake_rows(trace, machine.exclusive, problem.page_bytes), budget_bytes
-        )
+        row = remake_rows(trace, machine.exclusive, problem.page_bytes)
+        return Remaking(problem, trace, remakes, remakes.pieces(), row, budget_bytes)
 
-    def at(self, rate: float, early: bool) -> Chosen:
-        """Return the remakes that the best choice at this rate has, with inputs that are made ``early`` or not."""
+    def wanted_at(self, rate: float) -> Ints:
+        """Return the remakes that the best choice at this rate would have, those that save the most first."""
         problem, idle = self.problem, self.problem.idle
         fetch, write = problem.fetch_cost * rate, problem.write_cost * rate
         anew = np.full(len(idle), np.inf)
         anew[self.row] = self.remakes.time_ns
         cheaper = anew < fetch + write[idle.group]
         if not cheaper.any():
-            return ()
+            return np.empty(0, dtype=np.int64)
         demand = Demand(idle.after + 1, idle.until, problem.live - self.budget_bytes)
         cost = np.where(cheaper, anew, fetch)
         group = np.where(cheaper, len(write) + np.arange(len(idle)), idle.group)
         write_cost = np.concatenate((write, np.zeros(len(idle))))
         chosen = choose_rows(demand, demand, idle.paged_bytes, cost, group, write_cost)
         if chosen is None:
-            return ()
-        saved = fetch + write[idle.group] - anew
-        return self._possible(chosen & cheaper, saved, early)
+            return np.empty(0, dtype=np.int64)
+        rows = np.flatnonzero((chosen & cheaper)[self.row])
+        saved = (fetch + write[idle.group] - anew)[self.row[rows]]
+        return rows[np.argsort(-saved, kind="stable")]
 
-    def _possible(self, wanted: Flags, saved: Floats, early: bool) -> Chosen:
-        """Return as many of the wanted intervals as can be remade together, those that save the most first.
+    def possible(self, wanted: Ints, early: bool) -> Chosen:
+        """Return as many of the ``wanted`` remakes as can be made together, with inputs that are made ``early`` or not.
 
         A storage in pieces is remade if at least half of them are wanted.
         """
-        rows = np.flatnonzero(wanted[self.row])
-        chosen, is_wanted = Choosing(self, _LOST if early else 0.0), set(rows.tolist())
-        for row in rows[np.argsort(-saved[self.row[rows]], kind="stable")].tolist():
-            pieces = chosen.pieces[row]
+        chosen, is_wanted = Choosing(self, _LOST if early else 0.0), set(wanted.tolist())
+        for row in wanted.tolist():
+            pieces = self.pieces[row]
             if 2 * len(is_wanted.intersection(pieces)) >= len(pieces):
                 chosen.add(row)
         return tuple(sorted(chosen.until.items()))
@@ -87,14 +88,13 @@ class Remaking:
         ``free`` is the plan's free room.
         """
         paged, remakes, headroom = self.problem.idle.paged_bytes[self.row], self.remakes, Headroom(free)
-        pieces = remakes.pieces()
         anew, fast = set(remakes.chosen(chosen).storage.tolist()), self.problem.machine.tiers[0].name
         mine = [stay for stay in stays if stay.storage in anew and stay.tier == fast]
         ends, begins = ({(stay.storage, getattr(stay, end)): stay for stay in mine} for end in ("stop", "start"))
         instead, left = dict[Stay, Stay | None](), list[tuple[int, int]]()
         until = dict(chosen)
         for rows in sorted(
-            {pieces[row] for row in until}, key=lambda rows: (-int(remakes.time_ns[list(rows)].sum()), rows)
+            {self.pieces[row] for row in until}, key=lambda rows: (-int(remakes.time_ns[list(rows)].sum()), rows)
         ):
             low, high, nbytes = int(remakes.gone[rows[0]]), until[rows[0]], int(paged[list(rows)].sum())
             numbers = remakes.storage[list(rows)].tolist()
@@ -119,7 +119,7 @@ class Choosing:
         self.storage: list[int] = remakes.storage.tolist()
         self.gone: list[int] = remakes.gone.tolist()
         self.latest: list[int] = remakes.until.tolist()
-        self.inputs, self.pieces = remakes.inputs, remakes.pieces()
+        self.inputs, self.pieces = remakes.inputs, remaking.pieces
         self.nbytes: list[int] = remaking.trace.storages.nbytes[remakes.storage].tolist()
         self.until = dict[int, int]()
         self.row_of = dict[int, int]()  # by storage
