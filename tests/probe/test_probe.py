@@ -19,12 +19,13 @@ from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Compute, ComputeRule, InPlace, Machine
 from ebbtide.pipeline.reading import this_machine
 from ebbtide.probe import compute, quick, spill_bench
+from ebbtide.probe import pages as pages_module
 from ebbtide.probe.command import machine_file, probe_and_write
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
 from ebbtide.probe.kernels import Copying, Matmul
 from ebbtide.probe.measure import THOROUGH, Effort, affordable_cells, measure, parts_of
 from ebbtide.probe.model import machine_of
-from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
+from ebbtide.probe.pages import HUGE_PAGE_BYTES, MovingPages, huge_bytes
 from ebbtide.probe.quick import cache_file, probe_quick
 from ebbtide.probe.spill_bench import SpillBench
 from ebbtide.probe.table import render_table
@@ -326,6 +327,34 @@ def test_memory_lies_on_huge_pages() -> None:
     memory = huge_bytes(64 * MIB)
     assert (memory.ctypes.data % HUGE_PAGE_BYTES, memory.nbytes, memory.sum()) == (0, 64 * MIB, 0)
     assert huge_kib(memory.ctypes.data + 32 * MIB) > 32 * 1024  # the kernel may be short of some
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_after_a_transfer_the_same_bytes_are_at_another_place(out: bool) -> None:
+    contents = np.random.default_rng(0).integers(0, 256, 4 * MIB, dtype=np.uint8)
+    pages = MovingPages(contents)
+    places = []
+    for turn in range(3):
+        with pages.transferred(out) as memory:
+            places.append(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
+            if not out:
+                memory[turn] = contents[turn] = turn + 1
+        assert pages.data == contents.data
+        pages.data[-1] = contents[-1] = turn  # they can be written to again
+    assert places[0] == places[2] != places[1]
+    small = MovingPages(contents[:MIB])
+    with small.transferred(out) as memory:
+        assert memory == small.data
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_where_the_kernel_moves_no_pages_the_bytes_are_the_same(out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "_TO_ANOTHER_PLACE", 1 << 20)  # an unknown flag
+    contents = np.arange(2 * MIB, dtype=np.uint8)
+    pages = MovingPages(contents)
+    for _ in range(2):
+        with pages.transferred(out) as memory:
+            assert memory == contents.data
 
 
 def test_kernels_get_something_done() -> None:

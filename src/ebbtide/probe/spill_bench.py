@@ -25,7 +25,7 @@ import numpy as np
 from ebbtide.errors import SpillError
 from ebbtide.host.spill import open_unnamed, reserve
 from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction
-from ebbtide.probe.pages import HUGE_PAGE_BYTES, huge_bytes
+from ebbtide.probe.pages import HUGE_PAGE_BYTES, Bytes, MovingPages
 from ebbtide.units import KIB, MIB
 
 PAGE_BYTES = 4 * KIB
@@ -38,11 +38,9 @@ class _Until:
         self.time_ns = time_ns
 
 
-def _noise(nbytes: int) -> memoryview:
-    """Return huge pages whose bytes no disk can compress."""
-    memory = huge_bytes(nbytes)
-    memory[:] = np.resize(np.random.default_rng(0).integers(0, 256, MIB, dtype=np.uint8), nbytes)
-    return memory.data
+def _noise(nbytes: int) -> Bytes:
+    """Return bytes that no disk can compress."""
+    return np.resize(np.random.default_rng(0).integers(0, 256, MIB, dtype=np.uint8), nbytes)
 
 
 class SpillBench:
@@ -59,7 +57,8 @@ class SpillBench:
         self.direct = True
         self.reserved = True
         self._places: dict[tuple[bool, int], Iterator[int]] = {}
-        self._memory = [_noise(max(largest_block_bytes, CHUNK_BYTES)) for _ in range(threads)]
+        self._noise = _noise(max(largest_block_bytes, CHUNK_BYTES))
+        self._memory: dict[tuple[int, int], MovingPages] = {}  # of each thread, for each size of blocks
         self._pool = ThreadPoolExecutor(threads)
         self._files: list[int] = []
         chunks = -(-nbytes // (CHUNK_BYTES * len(directories)))
@@ -89,8 +88,9 @@ class SpillBench:
         while start < self.nbytes and (not speeds or time.monotonic() < stop):
             end = min(start + part_bytes, self.nbytes)
             chunks = iter(range(start, end, CHUNK_BYTES))  # shared by the threads
+            memory = [self._pages(index, CHUNK_BYTES) for index in range(threads)]
             begin = time.perf_counter_ns()
-            self._wait([self._pool.submit(self._write_all, index, chunks) for index in range(threads)])
+            self._wait([self._pool.submit(self._write_all, pages, chunks) for pages in memory])
             speeds.append((end - start) * 1e9 / (time.perf_counter_ns() - begin))
             start = end
         self.nbytes = start
@@ -120,7 +120,7 @@ class SpillBench:
         """Return the times of single pages at random places, one after another."""
         out = direction is Direction.OUT
         choose = random.Random(0)
-        page = self._memory[0][:PAGE_BYTES]
+        page = self._pages(0, CHUNK_BYTES).data[:PAGE_BYTES]
         times: list[float] = []
         stop = time.perf_counter_ns() + seconds * 1e9
         while len(times) < at_least or time.perf_counter_ns() < stop:
@@ -154,26 +154,32 @@ class SpillBench:
                 half = len(starts) // 2
                 order = starts if out else [*starts[half:], *starts[:half]]
                 self._places[out, cell.block_bytes] = cycle(order)
-        return [self._pool.submit(self._move, cell, index, until) for index in range(cell.threads)]
+        pages = [self._pages(index, cell.block_bytes) for index in range(cell.threads)]
+        return [self._pool.submit(self._move, cell, index, pages[index], until) for index in range(cell.threads)]
 
-    def _move(self, cell: Cell, index: int, until: _Until) -> float:
+    def _move(self, cell: Cell, index: int, pages: MovingPages, until: _Until) -> float:
         """Return one thread's bytes/s. With both directions, each thread has its own; a single thread takes turns."""
         out = cell.direction is Direction.OUT or (cell.direction is Direction.BOTH and index % 2 == 1)
         takes_turns = cell.direction is Direction.BOTH and cell.threads == 1
-        memory = self._memory[index][: cell.block_bytes]
         moved = 0
         begin = now = time.perf_counter_ns()
         while moved == 0 or now < until.time_ns:
-            moved += self._transfer(out, memory, next(self._places[out, cell.block_bytes]))
+            with pages.transferred(out) as memory:
+                moved += self._transfer(out, memory, next(self._places[out, cell.block_bytes]))
             now = time.perf_counter_ns()
             out ^= takes_turns
         return moved * 1e9 / (now - begin)
 
-    def _write_all(self, index: int, places: Iterator[int]) -> float:
-        chunk = self._memory[index][:CHUNK_BYTES]
+    def _write_all(self, pages: MovingPages, places: Iterator[int]) -> float:
         for place in places:
-            self._transfer(True, chunk, place)
+            self._transfer(True, pages.data, place)
         return 0.0
+
+    def _pages(self, index: int, nbytes: int) -> MovingPages:
+        """Return a thread's memory. Only the caller's thread makes it, before it is needed."""
+        if (index, nbytes) not in self._memory:
+            self._memory[index, nbytes] = MovingPages(self._noise[:nbytes])
+        return self._memory[index, nbytes]
 
     def _transfer(self, out: bool, memory: memoryview, place: int) -> int:
         """Return the bytes that a call for each stripe moved, which may be fewer than asked for."""
