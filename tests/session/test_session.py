@@ -1,5 +1,6 @@
 """The session over a native module that only records: how it is entered, what it refuses, and what it leaves."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,36 @@ def test_sessions_do_not_nest_and_are_used_once(native: FakeNative) -> None:
     with Session("1GiB", settings=QUIET) as session:
         with pytest.raises(SessionError, match="already active"), Session("1GiB", settings=QUIET):
             pass
-        with session.step(), pytest.raises(SessionError, match="not inside another step"), session.step():
-            pass
+        with session.step():
+            for call in (session.step, session.evaluating):
+                with pytest.raises(SessionError, match="within the block of a step; end that first"):
+                    call()
+        with session.evaluating(), pytest.raises(SessionError, match="within the block of `evaluating"):
+            session.step()
     with pytest.raises(SessionError, match="used once"), session:
         pass
-    with pytest.raises(SessionError, match="inside its session"), session.step():
-        pass
+    for call in (session.step, session.evaluating, lambda: session.keep([])):
+        with pytest.raises(SessionError, match="cannot be called here: its session has ended; make a new one"):
+            call()
     with Session("1GiB", settings=QUIET):
         pass
+    unused = Session("1GiB", settings=QUIET)
     with pytest.raises(SessionError, match="nothing to report"):
-        Session("1GiB", settings=QUIET).report()
+        unused.report()
+    with pytest.raises(SessionError, match="its session has not begun; enter it"):
+        unused.step()
+
+
+def test_a_forked_child_is_told_that_it_has_no_session(native: FakeNative) -> None:
+    with Session("1GiB", settings=QUIET) as session:
+        if (child := os.fork()) == 0:
+            try:
+                session.step()
+            except SessionError as error:
+                os._exit(int("this process was forked" not in str(error)))
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_disabled_nothing_is_loaded_and_it_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ Left out: when exactly other threads' operators run. Those between two ticks of 
 
 import hashlib
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -120,6 +122,12 @@ def capture(
     )
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns, device=device)
     return Captured(with_inputs(trace), np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)
+
+
+def step_name(step: int) -> str:
+    """Name a step after its script, which may have cleared its arguments."""
+    arguments = getattr(sys, "argv", None) or [""]
+    return f"{Path(arguments[0]).name or 'python'}, step {step}"
 
 
 def likeness(recording: Recording) -> str:

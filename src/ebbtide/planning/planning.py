@@ -13,17 +13,15 @@ storages are gone than are left (another model). If there are as many as there m
 takes the place of the one that no step has followed for longest.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.lines import note_lines
 from ebbtide.capture.module_names import ModuleNames
-from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness, repeating
+from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness, repeating, step_name
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
@@ -364,9 +362,7 @@ class Planning:
     def _job(self, recording: Recording, budget_bytes: int, followed: Followed | None = None) -> Job:
         flops = flop_table(recording, count_flops)
         known = repeating(recording, _torch.repeats) if self._wanted.remakes else frozenset()
-        name = f"{Path((getattr(sys, 'argv', None) or [''])[0]).name or 'python'}, step {self._steps}"
-        shared_bytes = self._shared_bytes
-        device = self._wanted.device
+        name, shared_bytes, device = step_name(self._steps), self._shared_bytes, self._wanted.device
         return Job(recording, flops, self._machine, budget_bytes, followed, None, shared_bytes, name, known, device)
 
     def _follow(self, answer: Answer, pending: PendingPlan) -> bool:

@@ -5,7 +5,6 @@ small, and scratch inside operators. The other sees fake tensors. Outside record
 a comparison with the step before shows the cost of recording.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
-from ebbtide.capture.recording import capture
+from ebbtide.capture.recording import capture, step_name
 from ebbtide.errors import RecordingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
@@ -155,8 +154,7 @@ class StepRecorder:
                 f"step {self._step} has more operators than a trace holds: a step ends when every optimizer in use has "
                 "stepped, so the program may do more than train in between; record a later step"
             )
-        program = Path((getattr(sys, "argv", None) or [""])[0]).name or "python"
-        name = f"{program}, step {self._step}"
+        name = step_name(self._step)
         measured = self._origin is Origin.MEASURED
         unrecorded_ns = self._unrecorded_ns if measured else None
         device = str(self._device) if self._device is not None else None

@@ -56,4 +56,4 @@ def tensors_of(what: object, device_type: str) -> Iterator[torch.Tensor]:
         for part in what:
             yield from tensors_of(part, device_type)
     else:
-        raise SettingError(f"what is to be kept is a module, a tensor, or several of them, not {what!r:.80}")
+        raise SettingError(f"what is to be kept is a module, a tensor, or several of them, not {type(what).__name__}")

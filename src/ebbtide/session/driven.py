@@ -39,7 +39,7 @@ class Driven:
     def __init__(self) -> None:
         self._driver: Driver | None = None
         """None before the beginning, and where there is nothing to do."""
-        self._used = False
+        self._process: int | None = None  # that it began in
         self._in_block = False  # a step's
         self._between_calls = False  # the open step began with a call of ``step`` without a block
         self._paused = False
@@ -47,7 +47,7 @@ class Driven:
 
     def __enter__(self: _Self) -> _Self:
         global _active
-        if self._used:
+        if self._process is not None:
             raise SessionError("a session is used once; make a new one")
         self._check()
         with _lock:
@@ -57,7 +57,7 @@ class Driven:
                     "by `ebbtide run`; sessions do not nest, so leave that one first (`ebbtide.active().close()`) or "
                     "use it"
                 )
-            self._used = True
+            self._process = os.getpid()
             _active = self
         try:
             self._start()
@@ -94,8 +94,7 @@ class Driven:
         After the first call, the session no longer follows the optimizers, each of which steps once in a step. A block
         that raises ends its step cleanly. Raises BudgetError at the end of a step that the budget cannot hold.
         """
-        if not self._is_ours() or self._in_block or self._paused:
-            raise SessionError("a step belongs inside its session's `with` block, and not inside another step")
+        self._require_now("step()")
         if self._driver is not None:
             self._driver.following.stop()
             if self._between_calls:
@@ -112,8 +111,7 @@ class Driven:
         Where steps are blocks of ``step()``, code between them is no part of a step anyway. Raises SessionError inside
         a step's block.
         """
-        if not self._is_ours() or self._in_block or self._paused:
-            raise SessionError("evaluation belongs inside its session's `with` block, and not inside a step")
+        self._require_now("evaluating()")
         return Evaluation(self)
 
     def _check(self) -> None:
@@ -131,6 +129,22 @@ class Driven:
         finally:
             with _lock:
                 _active = None
+
+    def _require_now(self, call: str, *, within: bool = False) -> None:
+        """Raise SessionError, with the reason, where this call may not come now. ``within`` a step's block, it may."""
+        if self._process is None:
+            why = "its session has not begun; enter it (`with session:`), or call its `start()`"
+        elif self._process != os.getpid():
+            why = "this process was forked from its session's, and has no session"
+        elif not self._is_ours():
+            why = "its session has ended; make a new one"
+        elif self._in_block and not within:
+            why = "it stands within the block of a step; end that first"
+        elif self._paused and not within:
+            why = "it stands within the block of `evaluating()`; end that first"
+        else:
+            return
+        raise SessionError(f"{call} cannot be called here: {why}")
 
     def _is_ours(self) -> bool:
         """Tell whether it is active. False in a forked child, where nothing of the session runs, and after the end."""

@@ -119,8 +119,7 @@ class Session(Driven):
         count them as in use all the time. What replaces them later is not kept. Raises SessionError, and SettingError
         for anything else.
         """
-        if not self._is_ours():
-            raise SessionError("what is to be kept is named inside the session's `with` block")
+        self._require_now("keep()", within=True)
         if self._engine is not None:
             self._engine.keep(what)
 
@@ -135,7 +134,7 @@ class Session(Driven):
 
     def report(self) -> RunReport:
         """Return what is known now; at the end, the whole run's report."""
-        if not self._used:
+        if self._process is None:
             raise SessionError("a session has nothing to report before it is entered")
         return _empty_report() if self._engine is None else self._engine.report()
 
@@ -144,12 +143,12 @@ class Session(Driven):
         return render_summary(self.report())
 
     def __repr__(self) -> str:
-        state = "running" if self._is_ours() else "ended" if self._used else "not begun"
+        state = "running" if self._is_ours() else "not begun" if self._process is None else "ended"
         return f"<ebbtide.Session, {state}>"
 
     def _repr_html_(self) -> str:
         """Show the session in a notebook's cell."""
-        if not self._used:
+        if self._process is None:
             return escape(repr(self))
         report = self.report()
         if self._is_ours() and not report.bounded_as_asked and not report.budget_violated:
