@@ -55,6 +55,7 @@ def test_sessions_do_not_nest_and_are_used_once(native: FakeNative) -> None:
         unused.step()
 
 
+@pytest.mark.starts
 def test_a_forked_child_is_told_that_it_has_no_session(native: FakeNative) -> None:
     with Session("1GiB", settings=QUIET) as session:
         if (child := os.fork()) == 0:
