@@ -34,8 +34,9 @@ Reservation::Reservation(std::size_t bytes, std::size_t alignment, int protectio
   int flags = shared ? MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE : kReserve;
   void* raw = mmap(nullptr, bytes + alignment, protection, flags, -1, 0);
   if (raw == MAP_FAILED) {
-    throw ArenaError(std::string("cannot reserve ") + BytesText(bytes).text + " of address space (" + std::strerror(errno) +
-                     "); lift the limits on memory (ulimit -v unlimited, ulimit -d unlimited) or set vm.overcommit_memory to 0 or 1");
+    throw ArenaError(
+        std::string("cannot reserve ") + BytesText(bytes).text + " of address space (" + std::strerror(errno) +
+        "); lift the limits on memory (ulimit -v unlimited, ulimit -d unlimited) or set vm.overcommit_memory to 0 or 1");
   }
   begin_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(raw), alignment));
   madvise(begin_, bytes, MADV_DONTDUMP);
