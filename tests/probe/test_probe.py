@@ -394,6 +394,15 @@ def test_a_quick_probe_measures_once(disk: Path, cache: Path, monkeypatch: pytes
     assert (again.name, again.links, again.groups) == (first.name, first.links, first.groups)
 
 
+def test_machines_that_nobody_would_read_any_more_leave_the_cache(disk: Path, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    for name, age_s in (("machine-old.toml", quick.MOST_AGE_S + 60), ("machine-new.toml", 60), ("mine.toml", 1e8)):
+        (cache.parent / name).write_text("")
+        os.utime(cache.parent / name, (time.time() - age_s,) * 2)
+    probe_quick([disk])
+    assert {path.name for path in cache.parent.iterdir()} == {cache.name, "machine-new.toml", "mine.toml"}
+
+
 def test_whoever_waits_for_a_quick_probe_is_told_on_standard_error(
     disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,9 +101,12 @@ def _add(path: Path, text: str) -> None:
 
 
 def _write(path: Path, text: str, good_for_s: int) -> None:
-    """Write the cache, or do without it where it cannot be written."""
+    """Write the cache, or do without it where it cannot be written. Files that nobody would read any more go."""
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode())
         written = time.time() - (MOST_AGE_S - good_for_s)  # a file with a short life starts with an age
         os.utime(path, (written, written))
+        for other in path.parent.glob("machine-*.toml"):
+            if other.stat().st_mtime < time.time() - MOST_AGE_S:
+                other.unlink()
