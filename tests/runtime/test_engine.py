@@ -188,13 +188,13 @@ def test_evaluation_is_no_part_of_a_step(native: FakeNative) -> None:
             opened = native.calls.count("begin_step")
             train(model, optimizer)  # of another model, say
             assert native.calls.count("begin_step") == opened
-            with pytest.raises(SessionError, match="inside"):
+            with pytest.raises(SessionError, match="within the block of `evaluating"):
                 session.step()
         train(model, optimizer)
         assert len(session.report().steps) == 2
-        with session.step(), pytest.raises(SessionError, match="inside a step"):
+        with session.step(), pytest.raises(SessionError, match="within the block of a step"):
             session.evaluating()
-    with pytest.raises(SessionError, match="inside"):
+    with pytest.raises(SessionError, match="has ended"):
         session.evaluating()
 
 
