@@ -2,7 +2,6 @@
 
 import pkgutil
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import ebbtide
 from ebbtide.in_front import InFrontOf
 from ebbtide.ir.native import WORDS
 from ebbtide.settings import ProgressMode, Settings
+from tests.helpers.own_threads import own_threads
 
 QUIET = Settings(progress=ProgressMode.OFF, spill=("/var/tmp",), policy="demand")
 OVER_NATIVE = [
@@ -181,6 +181,6 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     before = (Optimizer.add_param_group, dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks))
     yield fake
     assert (Optimizer.add_param_group, _global_optimizer_pre_hooks, _global_optimizer_post_hooks) == before
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ebbtide")] == []
+    assert own_threads() == []
     for name in OVER_NATIVE:
         sys.modules.pop(name, None)

@@ -10,7 +10,6 @@ import pty
 import re
 import struct
 import termios
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ import pytest
 from ebbtide.screen import progress
 from ebbtide.screen.progress import Activity, Observation, Progress
 from ebbtide.settings import ProgressMode
+from tests.helpers.own_threads import own_threads
 from tests.ir.test_report_format import STEP
 
 RUNNING = Observation(0, None, 1.5, "tensors", 3 << 20, 0)
@@ -206,7 +206,7 @@ def test_switched_off_nothing_is_shown_and_no_thread_runs() -> None:
     shown = Progress(lambda: FINISHED, ProgressMode.OFF, stream)
     shown.start()
     shown.say("a note")
-    assert all(thread.name != "ebbtide-progress" for thread in threading.enumerate())
+    assert "ebbtide-progress" not in own_threads()
     shown.close()
     assert stream.getvalue() == ""
 

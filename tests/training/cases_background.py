@@ -19,6 +19,7 @@ from ebbtide.ir.run_report import RunReport
 from ebbtide.planning import followed_steps, plan_child
 from ebbtide.planning.planning import Planning
 from ebbtide.units import MIB
+from tests.helpers.own_threads import own_threads
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
 
 CASE = CASES["tied-weights"]
@@ -54,7 +55,7 @@ def pid_of(session: ebbtide.Session) -> int:
 def check_nothing_is_left(pid: int) -> None:
     """The process has ended and was waited for, its thread too."""
     assert not Path(f"/proc/{pid}").exists()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ebbtide")] == []
+    assert own_threads() == []
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,8 +193,9 @@ def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Pat
 
 CLOSES = training_script(
     before="""
-        import os, sys, threading
+        import os, sys
         from ebbtide.planning import plan_child
+        from tests.helpers.own_threads import own_threads
 
         if sys.argv[2] == "while planning":
             held = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1000)"  # ends with this process
@@ -203,7 +204,7 @@ CLOSES = training_script(
     begins="""
         if step == 5:
             if sys.argv[2] == "while planning":
-                assert "ebbtide-planning" in [thread.name for thread in threading.enumerate()]
+                assert "ebbtide-planning" in own_threads()
             os.closerange(3, 1000)
             mine = [open(f"{sys.argv[1]}/{number}", "w+b", buffering=0) for number in range(64)]
     """,
