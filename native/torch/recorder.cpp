@@ -1,9 +1,11 @@
 // A global RecordFunction callback: no Python, no references that keep tensors alive, the same kernels as without it.
 #include "recorder.hpp"
 
+#include <ATen/CPUFunctions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -251,7 +253,19 @@ void let_faults_come() {
   if (the_arena() != nullptr) install_fault_handler(*the_arena());
 }
 
+// As the first of MKL's vector functions is called, MKL finds out which of them suit the CPU. Where two threads of a team call it
+// at once, one of them may get functions of low precision for that call (pytorch/pytorch#188792): the bits of an ordinary first
+// update, and not those that making anew would give. So one thread calls one before. It does so at the first operator, since a
+// script may set what MKL reads then until it computes.
+bool let_mkl_choose() {
+  std::array<float, 2> numbers{1, 1};
+  at::Tensor of_them = at::from_blob(numbers.data(), {2});
+  at::cpu::sqrt_out(of_them, of_them);
+  return true;
+}
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  [[maybe_unused]] static const bool chosen = let_mkl_choose();
   Watch& watch = *the_watch();
   if (!watch.on()) {
     if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();

@@ -2,7 +2,7 @@
 
 A session changes its process for good (the arena outlives it), and a fault in native code would take pytest along, so
 each case has a process of its own. They are forked from a server that has imported all that they need but computed
-nothing (``preloaded``), so a case starts in a tenth of a second. Planning processes are forked, too (``forked``).
+no more than that takes (``preloaded``), so a case starts in a tenth of a second. Planning processes are forked, too.
 """
 
 import faulthandler

@@ -1,16 +1,20 @@
 """What the servers of processes import before they fork any: PyTorch, what its optimizers load, and all of Ebbtide.
 
-Nothing has been computed after that. It is imported last, and freezes what is there: else a session in each fork looks
-through 400,000 objects four times, and the kernel copies all that it touches. None of them is a tensor of the fork's.
-So the fork counts as frozen only what it froze itself: a session looks for tensors in a frozen process by following
-every reference, for a second each time.
+After that one thread computes two numbers. Where a team of threads makes MKL's first call, plain PyTorch has other bits
+once in a few hundred processes (pytorch/pytorch#188792), and tests compare with it. Nothing else has been computed.
+
+This module is imported last, and freezes what is there: else a session in each fork looks through 400,000 objects four
+times, and the kernel copies all that it touches. None of them is a tensor of the fork's. So the fork counts as frozen
+only what it froze itself: a session looks for tensors in a frozen process by following every reference, for a second
+each time.
 """
 
 import gc
 import pkgutil
 from importlib import import_module
 
-import torch._dynamo  # noqa: F401 (every optimizer imports it)
+import torch
+import torch._dynamo  # every optimizer imports it
 
 import ebbtide
 
@@ -19,6 +23,8 @@ LEFT_OUT = ("ebbtide.__main__", "ebbtide.after_import", "ebbtide.integrations")
 for module in pkgutil.walk_packages(ebbtide.__path__, "ebbtide."):
     if not module.name.startswith(LEFT_OUT):
         import_module(module.name)
+
+torch.ones(2).sqrt()
 
 
 def freeze() -> None:

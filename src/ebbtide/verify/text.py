@@ -21,6 +21,7 @@ Without a budget the script already ends differently from run to run, so nothing
   - algorithms: torch.use_deterministic_algorithms(True); on CUDA CUBLAS_WORKSPACE_CONFIG=:4096:8, too
   - threads: the same number in every run (OMP_NUM_THREADS), and none that update tensors without order
   - matrix products: MKL repeats itself for certain only with MKL_CBWR=AUTO MKL_DYNAMIC=FALSE
+  - a first call: MKL's first, made by two threads, may be imprecise (pytorch/pytorch#188792): torch.ones(2).exp() first
   - clocks, process ids and the network in what is computed
   - files: what the runs share, so that a later one goes on where an earlier one stopped; write to {out}"""
 
