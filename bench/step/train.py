@@ -85,6 +85,7 @@ def resnet_loss(shape: ResNet, model: Module) -> Callable[[], Tensor]:
 
 def build(shape: Shape) -> tuple[Module, Optimizer, Callable[[], Tensor]]:
     """A model, its optimizer, and what computes the next batch's loss."""
+    torch.ones(2).exp()  # where two threads make MKL's first call, it may be imprecise (pytorch/pytorch#188792)
     torch.manual_seed(0)
     if isinstance(shape, Gpt):
         model = gpt_model(shape)
