@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import zipapp
 import zipfile
 from pathlib import Path
 from textwrap import dedent
@@ -69,7 +70,7 @@ def test_help_names_every_option() -> None:
         (["run", "python", "x.py"], {}, "cannot open python: No such file or directory: leave out `python`, as in"),
         (["run", "python3", "-u", "x.py", "-e"], {}, "`ebbtide run x.py -e`"),
         (["run", sys.executable, "-m", "x"], {}, "is no Python script: leave out"),
-        (["run", "t.pyz"], {}, "t.pyz is no Python script: unpack it, and name its __main__.py"),
+        (["run", "t.pyz"], {}, "t.pyz is no Python script"),
         (["run", "--fast", "25%", "t.sh"], {}, "t.sh is a shell script: name the Python script that it starts"),
         (["run", "--fast", "8GB,25%", "x.py"], {}, "'8GB,25%' names several budgets: name one"),
         (["estimate", "--device", "cuda", "x.py"], {}, "`ebbtide machines` lists them"),
@@ -77,7 +78,7 @@ def test_help_names_every_option() -> None:
         (["run", "--fast", "1GiB", "-m", "missing_module"], {}, "no module named missing_module"),
         (["run", "--fast", "1GiB", "-m", "."], {}, "-m .: no package specified for '.'"),
         (["run", "--spill", "", "x.py"], {}, "spill=('',) is not understood; accepted: a directory"),
-        (["run", "--fast", "1GiB", str(Path(ebbtide.__file__).parent)], {}, "Is a directory: name "),
+        (["run", "--fast", "1GiB", "."], {}, "cannot open .: Is a directory"),
         (["run", "--fast", "1GiB", "-m", "missing_package.inner"], {}, "no module named missing_package"),
         (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
         (["run", "--fast", "1GiB", "-m", "json"], {}, "a package without __main__"),
@@ -92,7 +93,7 @@ def test_what_cannot_be_done_is_one_clear_error(
 ) -> None:
     (tmp_path / "t.sh").write_text("exec python train.py\n")
     with zipfile.ZipFile(tmp_path / "t.pyz", "w") as packed:
-        packed.writestr("__main__.py", "")
+        packed.writestr("train.py", "")
     done = forked(*arguments, cwd=tmp_path, **environment)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -157,6 +158,23 @@ def test_a_module_sees_what_python_would_show_it(tmp_path: Path, module: str, sp
     ours = run("run", "--fast", "1GiB", *command, "--steps", "3", cwd=tmp_path, **DISABLED)
     plain = subprocess.run(
         [sys.executable, *command, "--steps", "3"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert json.loads(ours.stdout) == json.loads(plain.stdout)
+
+
+@pytest.mark.parametrize("options", [[], ["-P"]])
+@pytest.mark.parametrize("packed", ["project", "project/", "project.pyz"])
+def test_a_directory_or_a_zip_file_sees_what_python_would_show_it(
+    tmp_path: Path, packed: str, options: list[str]
+) -> None:
+    script(tmp_path / "project", SEEN, "__main__.py")
+    script(tmp_path / "project", "", "beside.py")
+    zipapp.create_archive(tmp_path / "project")
+    command, environment = [packed, "--steps", "3"], DISABLED | ({"PYTHONSAFEPATH": "1"} if options else {})
+    ours = run("run", "--fast", "1GiB", *command, cwd=tmp_path, **environment)
+    plain = subprocess.run(
+        [sys.executable, *options, *command], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert ours.returncode == 0, ours.stderr
     assert json.loads(ours.stdout) == json.loads(plain.stdout)

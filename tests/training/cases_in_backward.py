@@ -72,9 +72,11 @@ class Training:
         self.optimizer = self.make(self.net)
 
     def bits(self) -> dict[str, bytes]:
-        """Of parameters and of the optimizer's state, as plain bytes, which no session manages."""
+        """Of parameters, of the optimizer's state and of its order, as plain bytes, which no session manages."""
         named = {f"parameter {name}": value for name, value in self.net.state_dict().items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
+        states = self.optimizer.state_dict()["state"]
+        named["order of states"] = torch.tensor([*repr([*states]).encode()])
+        for index, state in states.items():
             kept = {name: value for name, value in state.items() if isinstance(value, Tensor | float | int)}
             named |= {f"state {index} {name}": torch.as_tensor(value) for name, value in kept.items()}
         return {name: value.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for name, value in named.items()}

@@ -1,8 +1,7 @@
 """Runs an unmodified script or module as ``__main__`` in this process, inside a session.
 
 It behaves as under ``python``: ``sys.argv``, ``sys.path[0]``, ``__file__``, ``__spec__``, exit statuses, tracebacks
-without our frames, and a ``__main__`` that multiprocessing's spawn can find again. Left out: a directory or a zip file
-as the script.
+without our frames, and a ``__main__`` that multiprocessing's spawn can find again.
 """
 
 import atexit
@@ -13,11 +12,10 @@ import shlex
 import signal
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from itertools import dropwhile
 from types import CodeType, ModuleType, TracebackType
@@ -50,12 +48,16 @@ class Program:
 
 
 def find_program(command: Sequence[str]) -> Program:
-    """Find the program of ``script.py ARGS`` or ``-m module ARGS`` and set ``sys.path[0]``. Raises SettingError."""
+    """Find the program of ``script.py ARGS`` (also of a directory or a zip file) or ``-m module ARGS``, and set
+    ``sys.path[0]``. Raises SettingError."""
     if command[0].startswith("-m"):
         rest = [command[0][2:], *command[1:]] if command[0] != "-m" else list(command[1:])
         if not rest:
             raise SettingError("-m needs the name of a module")
         return _find_module(rest[0], rest[1:])
+    if (packed := _packed(command[0])) is not None:
+        sys.path[0] = _full(command[0])  # also where the user forbids others, as ``python`` does
+        return _program_of(packed, command)
     return _find_script(command[0], command[1:])
 
 
@@ -216,7 +218,7 @@ def _below_launcher(trace: TracebackType | None, code: CodeType) -> TracebackTyp
 
 def require_script(command: Sequence[str]) -> None:
     """Raise the SettingError of ``find_program`` where a script cannot be read. A module is not looked for."""
-    if not command[0].startswith("-m"):
+    if not command[0].startswith("-m") and _packed(command[0]) is None:
         _read_script(command[0], command[1:])
 
 
@@ -226,15 +228,23 @@ def _read_script(path: str, arguments: Sequence[str]) -> bytes:
         with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except OSError as error:
-        main = os.path.join(path, "__main__.py")
-        instead = f": name {main}" if os.path.isfile(main) else _without_python(path, arguments)
-        raise SettingError(f"cannot open {path}: {error.strerror}{instead}") from error
-    if b"\0" in source:  # a program, a zip file, compiled code
-        unpack = ": unpack it, and name its __main__.py" if zipfile.is_zipfile(path) else ""
-        raise SettingError(f"{path} is no Python script{unpack or _without_python(path, arguments)}")
+        raise SettingError(f"cannot open {path}: {error.strerror}{_without_python(path, arguments)}") from error
+    if b"\0" in source:  # a program, or compiled code
+        raise SettingError(f"{path} is no Python script{_without_python(path, arguments)}")
     if path.endswith(".sh"):
         raise SettingError(f"{path} is a shell script: name the Python script that it starts")
     return source
+
+
+def _packed(path: str) -> ModuleSpec | None:
+    """Find the ``__main__`` of a directory or a zip file; None if the path is neither, or has none."""
+    spec = PathFinder.find_spec("__main__", [_full(path)])
+    return None if spec is None or spec.loader is None else spec
+
+
+def _full(path: str) -> str:
+    """Return the path as ``python`` gives it: it ends as before."""
+    return os.path.join(os.getcwd(), path)
 
 
 def _without_python(path: str, arguments: Sequence[str]) -> str:
@@ -257,12 +267,16 @@ def _find_script(path: str, arguments: Sequence[str]) -> Program:
 def _find_module(name: str, arguments: Sequence[str]) -> Program:
     _lead_path(os.getcwd())
     spec = _spec_to_run(name)
+    return _program_of(spec, (spec.origin or name, *arguments))
+
+
+def _program_of(spec: ModuleSpec, arguments: Sequence[str]) -> Program:
     code = spec.loader.get_code(spec.name) if spec.loader is not None and hasattr(spec.loader, "get_code") else None
     if code is None:
-        raise SettingError(f"{name} has no code that can run as a script")
+        raise SettingError(f"{spec.name} has no code that can run as a script")
     module = module_from_spec(spec)
     module.__name__ = "__main__"
-    return Program(code, module, (spec.origin or name, *arguments))
+    return Program(code, module, tuple(arguments))
 
 
 def _spec_to_run(name: str) -> ModuleSpec:

@@ -43,6 +43,7 @@ class EarlyUpdates:
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
         self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
+        self._had_state: set[int] = set()  # parameters that had one before the backward pass
         self._returning: list[torch.Tensor] = []
 
     @property
@@ -79,6 +80,7 @@ class EarlyUpdates:
         self._groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
         if not self.due:
             self._settings = _settings(optimizer)
+            self._had_state = {*map(id, optimizer.state)}
 
     @property
     def may_begin(self) -> bool:
@@ -199,6 +201,10 @@ class EarlyUpdates:
         for parameter in self._returning:
             if parameter.grad is None:
                 parameter.grad = GoneGradient.of(parameter)
+        if self._returning and (optimizer := self.optimizer) is not None:
+            for parameter in self.parameters():  # the order in which the step would have made states
+                if id(parameter) not in self._had_state and parameter in optimizer.state:
+                    optimizer.state[parameter] = optimizer.state.pop(parameter)
         self._returning = []
 
     def _state_of(self, parameter: torch.Tensor) -> object:
