@@ -80,6 +80,8 @@ def test_help_names_every_option() -> None:
         (["run", "--spill", "", "x.py"], {}, "spill=('',) is not understood; accepted: a directory"),
         (["run", "--fast", "1GiB", "."], {}, "cannot open .: Is a directory"),
         (["run", "--fast", "1GiB", "-m", "missing_package.inner"], {}, "no module named missing_package"),
+        (["run", "--report", "x" * 300, "t.py"], {}, "(File name too long): name a file in a writable directory"),
+        (["run", "--machine", "x" * 300, "t.py"], {}, "cannot be used: File name too long"),
         (["run", "--fast", "1GiB", "-m"], {}, "-m needs the name of a module"),
         (["run", "--fast", "1GiB", "-m", "json"], {}, "a package without __main__"),
         (["run", "--fast", "1GiB"], {}, "Missing argument"),
@@ -92,6 +94,7 @@ def test_what_cannot_be_done_is_one_clear_error(
     arguments: list[str], environment: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.sh").write_text("exec python train.py\n")
+    (tmp_path / "t.py").write_text("")
     with zipfile.ZipFile(tmp_path / "t.pyz", "w") as packed:
         packed.writestr("train.py", "")
     done = forked(*arguments, cwd=tmp_path, **environment)

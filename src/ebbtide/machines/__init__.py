@@ -26,9 +26,9 @@ def find_machine(name_or_file: str | Path) -> Machine:
     Raises SettingError if it cannot be used.
     """
     name, path = str(name_or_file), Path(name_or_file)
-    if name not in names() and is_special(path):
-        raise SettingError(f"the machine {path} is a pipe or a device: write it to a file first")
     try:
+        if name not in names() and is_special(path):
+            raise SettingError(f"the machine {path} is a pipe or a device: write it to a file first")
         text = text_of(name) if name in names() or not path.exists() else path.read_text()
         return Machine.from_toml(text)
     except (OSError, UnicodeDecodeError, FileFormatError) as error:

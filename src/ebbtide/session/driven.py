@@ -209,12 +209,12 @@ def check_writable(files: Mapping[str, Path | None], reads: Iterable[Path | str 
         if path is None:
             continue
         there = os.path.realpath(path)
-        if not is_special(path):
-            if there in read:
-                raise SettingError(f"the {what} would replace {path}, which is read: name another file")
-            if there in taken:
-                raise SettingError(f"the {taken[there]} and the {what} would both be {path}: name two files")
         with written(what, path):
+            if not is_special(path):
+                if there in read:
+                    raise SettingError(f"the {what} would replace {path}, which is read: name another file")
+                if there in taken:
+                    raise SettingError(f"the {taken[there]} and the {what} would both be {path}: name two files")
             try_writing(path)
         taken[there] = what
 
