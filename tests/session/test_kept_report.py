@@ -11,10 +11,12 @@ from signal import SIGTERM
 from threading import Event
 from time import sleep
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from ebbtide.cli import cli
+from ebbtide.errors import SettingError
 from ebbtide.ir.run_report import RunReport, Traffic
 from ebbtide.report.summary import render_summary
 from ebbtide.screen.progress import Observation
@@ -102,7 +104,11 @@ def test_nothing_is_said_where_nothing_can_be_written(place: Path, capfd: pytest
 def test_a_session_shows_itself_until_it_ends(native: FakeNative, place: Path) -> None:
     out = place / "out.json"
     with Session("1GiB", report=out, settings=QUIET) as session:
-        session.total_steps = 40
+        for odd in ("40", float("nan"), float("inf"), [40]):
+            with pytest.raises(SettingError, match="accepted: a number of steps"):
+                session.total_steps = odd  # type: ignore[assignment]
+        session.total_steps = np.float32(40)  # type: ignore[assignment]
+        assert session.total_steps == 40
         with session.step():
             pass
         folder = place / f"ebbtide-{os.getuid()}"  # which the thread makes

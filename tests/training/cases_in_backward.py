@@ -249,6 +249,19 @@ def autocast_around_all_but_step() -> None:
     early(step)
 
 
+def compiled_after_step() -> None:
+    """A compiler describes gradients of the parameters that it sees, and reads none."""
+    compiled: dict[int, Callable[[Tensor], Tensor]] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        evaluate = compiled.setdefault(id(net), torch.compile(net, backend="aot_eager"))
+        with torch.no_grad():
+            evaluate(tokens(number))
+
+    early(step)
+
+
 def gradients_of_inputs() -> None:
     """``torch.autograd.grad`` makes no gradient of a parameter's; a parameter thaws, another freezes, one is added."""
 

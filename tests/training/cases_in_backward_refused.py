@@ -323,6 +323,11 @@ def reads_the_norm_after_step(net: Any, optimizer: Any, number: int) -> None:
     net.norm.weight.grad.norm()
 
 
+def compiles_the_norm_after_step(net: Any, optimizer: Any, number: int) -> None:
+    plain_step(net, optimizer, number)
+    torch.compile(lambda gradient: gradient.norm(), backend="aot_eager")(net.norm.weight.grad)
+
+
 def sums_two_losses(net: Any, optimizer: Any, number: int) -> None:
     """With one forward pass."""
     optimizer.zero_grad()
@@ -454,6 +459,7 @@ ERRORS: dict[str, tuple[Callable[..., None], str]] = {
     "saves_before_step": (saves_before_step, USES),
     "skips_after_backward": (skips_after_backward, "(grad=) before step"),
     "reads_the_norm_after_step": (reads_the_norm_after_step, "uses a gradient (norm)"),
+    "compiles_the_norm_after_step": (compiles_the_norm_after_step, "uses a gradient (norm)"),
     "sums_two_losses": (sums_two_losses, "needs parameters as they were before their updates"),
     "never_zeroes": (never_zeroes, "adds to gradients of which the update has been made"),
     "hooks_late": (hooks_late, "waits for its gradients"),

@@ -100,6 +100,7 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
     "name",
     [
         "autocast_around_all_but_step",
+        "compiled_after_step",
         "gradients_of_inputs",
         "a_batch_that_is_skipped",
         "moved_to_where_it_is",
@@ -128,7 +129,13 @@ def test_a_script_that_it_would_change_is_left_as_written_and_the_report_says_wh
     assert refused.REFUSALS[name][-1] in updates[0]
 
 
-GOES_ON = {"keeps_gradients", "differentiates_gradients", "reads_the_norm_after_step", "never_zeroes"}
+GOES_ON = {
+    "keeps_gradients",
+    "differentiates_gradients",
+    "reads_the_norm_after_step",
+    "compiles_the_norm_after_step",
+    "never_zeroes",
+}
 """Errors before which no parameter was updated for a step that is not made."""
 
 

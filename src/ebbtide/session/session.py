@@ -80,8 +80,7 @@ class Session(Driven):
         self._progress: Progress | None = None
         self._follower: Follower | None = None
         self._kept: KeptReport | None = None
-        self.total_steps: int | None = None
-        """The steps that the script is to make, if it says so. ``ebbtide top`` shows how much is left."""
+        self._total_steps: int | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -99,6 +98,20 @@ class Session(Driven):
             self._write_report()
         if told is not None:
             raise told from error
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps that the script is to make, if it says so. ``ebbtide top`` shows how much is left. Setting it to
+        what is no number raises SettingError."""
+        return self._total_steps
+
+    @total_steps.setter
+    def total_steps(self, steps: float | None) -> None:
+        try:
+            self._total_steps = None if steps is None else int(steps + 0)
+        except (TypeError, ValueError, OverflowError) as error:
+            complaint = f"total_steps={steps!r:.80} is not understood; accepted: a number of steps, or None"
+            raise SettingError(complaint) from error
 
     def _write_report(self) -> None:
         if self._kept is not None:
