@@ -87,6 +87,8 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(OSError, match="No such device or address"):  # nobody reads it: no end of waiting
+        write_whole(pipe, b"text")
 
 
 def test_links_that_lead_to_each_other_are_refused_beforehand(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ def try_writing(path: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write the file. An old file keeps its permissions; a new one gets those of the umask. Raises OSError."""
     if is_special(path):
-        path.write_bytes(data)
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody reads is an error
+        os.set_blocking(handle, True)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         return
     place = _place_of(path)
     handle, beside = _new_beside(place)

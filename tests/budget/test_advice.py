@@ -32,10 +32,12 @@ def test_an_operation_outside_the_steps_that_needs_more_than_a_steps_peak_is_tol
 
 
 def test_all_of_a_peak_is_the_most_that_a_percentage_names() -> None:
-    error = arena_too_small(250 * MIB, 601 * MIB, NEED)
+    error = arena_too_small(250 * MIB, NEED.nbytes, NEED)
     assert advised(error).fraction == 1.0
     assert "or more" not in str(error)
     assert 'use fast="60%" or more' in str(arena_too_small(250 * MIB, 1000 * MIB, NEED))
+    small = arena_too_small(381 << 10, 952 << 10, replace(NEED, nbytes=400 << 10))
+    assert advised(small).fraction == 0.43  # of a peak below 1 MiB
 
 
 def test_a_size_that_the_container_does_not_allow_is_told_with_its_limit() -> None:

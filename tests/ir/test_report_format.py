@@ -91,6 +91,15 @@ def test_steps_that_took_twice_their_forecast_are_not_called_as_fast_as_plain_py
         assert "a step takes about 1.2 times as long" in render_headline(slower)
 
 
+def test_nothing_is_said_of_the_time_of_short_steps() -> None:
+    """A few ms of compute, of which Ebbtide's own work may be a large part."""
+    for wall_s, said in ((0.02, True), (0.019, False)):
+        for stalled_s in (0.0, 0.004):
+            step = replace(STEP, wall_s=wall_s, stall_s=Stall(stalled_s, 0.0, 0.0), made_anew_s=0.0)
+            head = render_headline(replace(REPORT, steps=(step,)))
+            assert bool(re.search("as fast as plain PyTorch|times as long", head)) is said
+
+
 def test_a_device_s_run_says_whose_memory_it_was() -> None:
     text = render_summary(replace(REPORT, fast_bytes=None, device="cuda:1"))
     assert "on cuda:1          690 MiB of 700 MiB" in text

@@ -3,14 +3,16 @@
 import os
 import threading
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ebbtide.errors import SessionError
+from ebbtide.errors import EbbtideWarning, SessionError
 from ebbtide.session.session import Session
+from ebbtide.settings import Remake
 from tests.helpers.fake_native import QUIET, FakeNative
 
 
@@ -40,6 +42,15 @@ def test_storages_are_classified_and_steps_follow_the_optimizer(native: FakeNati
         assert not set(native.classified[2]) & parameters
     assert len(session.report().steps) == 3
     assert native.calls.count("begin_step") == native.calls.count("end_step") == 4
+
+
+def test_an_operator_that_nobody_has_is_warned_of(native: FakeNative) -> None:
+    settings = replace(QUIET, remake=Remake.parse("-aten::sliu,-aten::silu,-aten::add.Tensor,+mine::later"))
+    with pytest.warns(EbbtideWarning) as warned, Session("1GiB", settings=settings):
+        pass
+    assert [str(each.message) for each in warned if "REMAKE" in str(each.message)] == [
+        "EBBTIDE_REMAKE names aten::sliu, and PyTorch has no such operator"
+    ]
 
 
 class Wrapping(Optimizer):

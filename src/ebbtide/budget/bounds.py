@@ -158,8 +158,8 @@ def arena_too_small(
     Sometimes no percentage is enough: there is no such peak, or an operation outside the steps (an evaluation's, say)
     needs more. Then the error has the smallest process bound, as in ``process_too_small``.
     """
-    minimum = round_up(need.nbytes, MIB)
-    if minimum <= peak_bytes:
+    if need.nbytes <= peak_bytes:
+        minimum = rounded if (rounded := round_up(need.nbytes, MIB)) <= peak_bytes else need.nbytes
         return _too_small(minimum, need, arena_bytes, f"{-(-100 * minimum // peak_bytes)}%", _advice(need))
     minimum = smallest_process(rest_bytes, need.nbytes, planning_bytes)
     above = f"A step's tensors peak at {format_bytes(peak_bytes)}, so no percentage is enough." if peak_bytes else ""

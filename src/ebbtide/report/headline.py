@@ -4,7 +4,7 @@ plain PyTorch takes, how much longer it took, and what the disk bears.
 All of it is measured but for two figures. Plain PyTorch's memory is at least a step's peak of live bytes beside what
 this process holds besides tensors. Its C library leaves holes between tensors, which took up to a quarter more. Its
 time is about that of the steps less what threads waited, and less what was made anew. Left out: copies that slow
-operators down.
+operators down, and Ebbtide's own work, which is up to a millisecond a step. So nothing is said of short steps.
 """
 
 from statistics import mean
@@ -20,6 +20,8 @@ _SLOWER = 1.05
 """Steps that take fewer times as long are as fast, by an estimate."""
 _FAR_SLOWER = 2
 """Of steps that take more than so many times their forecast, nobody knows whether they are as fast."""
+_SHORT_S = 0.02
+"""Of steps that take less, nobody knows how long plain PyTorch's take: Ebbtide's own work counts there."""
 _DAY_S = 24 * 3600
 _TB, _GB = 10**12, 10**9
 
@@ -63,11 +65,12 @@ def higher_before(report: RunReport) -> str:
 
 
 def times_plain(report: RunReport) -> float | None:
-    """Estimate how many times as long as plain PyTorch's the steps took that were not recorded; None without any."""
+    """Estimate how many times as long as plain PyTorch's the steps took that were not recorded; None without any, and
+    where they are short."""
     steps = [step for step in report.steps if step.mode is not StepMode.RECORDED]
     wall_s = sum(step.wall_s for step in steps)
     plain_s = wall_s - sum(step.stall_s.total + step.made_anew_s for step in steps)
-    return wall_s / plain_s if plain_s > 0 else None
+    return wall_s / plain_s if plain_s > 0 and wall_s >= _SHORT_S * len(steps) else None
 
 
 def _plain(report: RunReport) -> str:

@@ -8,6 +8,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
+
 import ebbtide._torch as _torch
 from ebbtide.budget import shortfalls
 from ebbtide.capture.following import Following
@@ -59,6 +61,9 @@ class Engine(ABC):
         self._started = True
         remake = self._settings.remake
         _torch.check_what_is_made(remake.checks)
+        for name in (*remake.without, *remake.added):
+            if name.startswith("aten::") and not torch._C._jit_get_schemas_for_operator(name.split(".")[0]):
+                self._warn(f"EBBTIDE_REMAKE names {name}, and PyTorch has no such operator")
         _torch.change_repeatable(without=set(remake.without), added=set(remake.added))
         _torch.want_all_recipes(remake.checks and self._settings.chaos_rate > 0)
         tensors.guard_settings()

@@ -69,10 +69,12 @@ class GoneGradient(torch.Tensor):
 
 def _is_described() -> bool:
     """Say whether a compiler asks, for a fake tensor in its place: it reads no element."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS[1]):  # a door
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename == meta_utils.__file__:
+            return True
         frame = frame.f_back
-    return frame.f_code.co_filename == meta_utils.__file__
+    return False
 
 
 def called(func: Any) -> str:
