@@ -253,10 +253,9 @@ void let_faults_come() {
   if (the_arena() != nullptr) install_fault_handler(*the_arena());
 }
 
-// As the first of MKL's vector functions is called, MKL finds out which of them suit the CPU. Where two threads of a team call it
-// at once, one of them may get functions of low precision for that call (pytorch/pytorch#188792): the bits of an ordinary first
-// update, and not those that making anew would give. So one thread calls one before. It does so at the first operator, since a
-// script may set what MKL reads then until it computes.
+// As the first of MKL's vector functions is called, MKL finds out which of them suit the CPU. Where two threads make that call at
+// once, one of them may compute in low precision, in that call alone (pytorch/pytorch#188792): what is made anew later would have
+// other bits. So one thread makes it before. It does so at the first operator, since a script may set what MKL reads until then.
 bool let_mkl_choose() {
   std::array<float, 2> numbers{1, 1};
   at::Tensor of_them = at::from_blob(numbers.data(), {2});
