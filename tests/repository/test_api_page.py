@@ -66,10 +66,8 @@ def test_the_arguments_of_a_session_are_those_it_takes() -> None:
 
 def test_the_members_of_a_session_and_the_functions_are_there() -> None:
     text = PAGE.read_text()
-    members = re.findall(r"^\| `(\w+)\(", text.split("| member | does |")[1].split("\n\n")[0], re.MULTILINE)
-    assert set(members) == {
-        name for name in dir(Session) if not name.startswith("_") and callable(getattr(Session, name))
-    }
+    members = re.findall(r"^\| `(\w+)[(`]", text.split("| member | does |")[1].split("\n\n")[0], re.MULTILINE)
+    assert set(members) == {name for name in dir(Session) if not name.startswith("_")}
     functions = re.findall(
         r"^\| `(\w+)\(", text.split("| function | does | command |")[1].split("\n\n")[0], re.MULTILINE
     )
