@@ -4,7 +4,7 @@ plain PyTorch takes, how much longer it took, and what the disk bears.
 All of it is measured but for two figures. Plain PyTorch's memory is at least a step's peak of live bytes beside what
 this process holds besides tensors. Its C library leaves holes between tensors, which took up to a quarter more. Its
 time is about that of the steps less what threads waited, and less what was made anew. Left out: copies that slow
-operators down, and Ebbtide's own work, which is up to a millisecond a step. So nothing is said of short steps.
+operators down, and Ebbtide's own work, which is about a millisecond a step. So nothing is said of short steps.
 """
 
 from statistics import mean
