@@ -24,11 +24,13 @@ c10::DeleterFnPtr slice_deleter = nullptr;
 constexpr const char* kUnknown =
     "its memory is held by something that neither PyTorch nor Python lists (a NumPy array, DLPack, a library, a function's argument)";
 constexpr const char* kOverlap = "another storage lies in the same memory";
+constexpr const char* kAdded = "a backward pass adds to it";
 constexpr const char* kWhole = "the storage that it is a slice of is held by something else too";
 
 struct Tensor {
   c10::TensorImpl* impl;
-  std::uint32_t explained;  // references
+  std::uint32_t explained;                  // references
+  std::vector<Accumulator> accumulators{};  // of what it is the gradient of
 };
 
 struct Storage {
@@ -62,6 +64,17 @@ c10::StorageImpl* whole_of(const c10::DataPtr& data) {
 // The pointer as it is: no copy on write, no complaint.
 const c10::DataPtr& data_of(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks(); }
 
+// An operator of another thread may be making it, without the GIL: then none, which leaves its reference unexplained.
+Accumulator accumulator_of(torch::autograd::AutogradMeta& meta) {
+  std::unique_lock lock(meta.mutex_, std::try_to_lock);
+  return lock ? meta.grad_accumulator_.lock() : Accumulator();
+}
+
+// The lock that an accumulator holds while it adds to a gradient in place: nothing else has a reference to that then.
+struct Adding : torch::autograd::Node {
+  static std::mutex& mutex_of(torch::autograd::Node& node) { return node.*(&Adding::mutex_); }
+};
+
 class Census {
  public:
   Census(std::vector<PyObject*> objects, PyObject* owners) : objects_(std::move(objects)) {
@@ -72,6 +85,7 @@ class Census {
     }
     if (owners != nullptr) each_held_in_cpp(owners, [this](const at::Tensor& held) { explain(held); });
     for (std::size_t i = 0; i < tensors_.size(); ++i) explain_from(*tensors_[i].impl);  // which may find more
+    for (std::size_t i = 0; i < tensors_.size(); ++i) explain_gradient(*tensors_[i].impl);
     for (std::size_t i = 0; i < tensors_.size(); ++i) place(i);
     for (std::size_t i = 0; i < storages_.size(); ++i) explain_whole(*storages_[i].impl);
     note_overlaps();
@@ -95,16 +109,18 @@ class Census {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(locals); ++i) named(PyList_GET_ITEM(locals, i), this);
   }
 
-  std::string holder(std::size_t number) {
+  Found found(std::size_t number) {
     const Storage& storage = storages_[number];
-    if (std::string other = holder_of(data_of(*storage.impl)); !other.empty()) return other;
-    if (storage.overlapped) return kOverlap;
-    if (references(storage.impl) != storage.explained) return kUnknown;
-    bool known = std::ranges::all_of(storage.tensors, [this](std::size_t tensor) { return is_explained(tensors_[tensor]); });
-    return known ? "" : kUnknown;
+    std::string holder = holder_of(storage);  // before there is one more reference
+    Found found{c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl), std::move(holder)};
+    for (std::size_t tensor : storage.tensors) {
+      for (const Accumulator& node : tensors_[tensor].accumulators) {
+        found.still.emplace_back(node, std::unique_lock(Adding::mutex_of(*node), std::try_to_lock));
+        if (!found.still.back().second && found.holder.empty()) found.holder = kAdded;
+      }
+    }
+    return found;
   }
-
-  c10::StorageImpl* storage(std::size_t number) { return storages_[number].impl; }
 
  private:
   std::size_t number(c10::TensorImpl* impl) {
@@ -123,12 +139,11 @@ class Census {
     if (held.defined()) ++tensors_[number(held.unsafeGetTensorImpl())].explained;
   }
 
-  // Explains the references that this tensor's autograd metadata holds.
+  // Explains the references that this tensor's autograd metadata holds, but for its gradient.
   void explain_from(c10::TensorImpl& tensor) {
     auto* meta = static_cast<torch::autograd::AutogradMeta*>(tensor.autograd_meta());
     if (meta == nullptr) return;
-    explain(meta->grad_);
-    if (auto node = meta->grad_accumulator_.lock()) {
+    if (Accumulator node = accumulator_of(*meta)) {
       auto* accumulator = dynamic_cast<torch::autograd::AccumulateGrad*>(node.get());
       if (accumulator != nullptr) explain(accumulator->variable);
     }
@@ -136,6 +151,17 @@ class Census {
     auto* view = static_cast<torch::autograd::DifferentiableViewMeta*>(meta);
     if (view->has_bw_view()) explain(view->get_backward_view().base_);
     if (view->has_fw_view() && !view->shared_view_info()) explain(view->get_forward_view().base_);
+  }
+
+  // Only of a gradient that is known: while another thread frees one, without the GIL, its tensor still refers to it. One that
+  // Python has never seen stays where it is.
+  void explain_gradient(c10::TensorImpl& tensor) {
+    auto* meta = static_cast<torch::autograd::AutogradMeta*>(tensor.autograd_meta());
+    auto known = meta != nullptr ? tensor_numbers_.find(meta->grad_.unsafeGetTensorImpl()) : tensor_numbers_.end();
+    if (known == tensor_numbers_.end()) return;
+    Tensor& gradient = tensors_[known->second];
+    ++gradient.explained;
+    if (Accumulator node = accumulator_of(*meta)) gradient.accumulators.push_back(std::move(node));
   }
 
   void place(std::size_t tensor) {
@@ -193,6 +219,14 @@ class Census {
     return "its memory belongs to another library (from_numpy, DLPack, from_blob)";
   }
 
+  std::string holder_of(const Storage& storage) {
+    if (std::string other = holder_of(data_of(*storage.impl)); !other.empty()) return other;
+    if (storage.overlapped) return kOverlap;
+    if (references(storage.impl) != storage.explained) return kUnknown;
+    bool known = std::ranges::all_of(storage.tensors, [this](std::size_t tensor) { return is_explained(tensors_[tensor]); });
+    return known ? "" : kUnknown;
+  }
+
   static int named(PyObject* object, void* census) {
     auto& names = static_cast<Census*>(census)->names_;
     if (auto entry = names.find(object); entry != names.end()) ++entry->second;
@@ -229,10 +263,7 @@ std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObje
   if (numbers.empty()) return {};
   census.count_names(locals);
   std::vector<Found> found;
-  for (std::size_t number : numbers) {
-    std::string holder = census.holder(number);
-    found.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(census.storage(number)), std::move(holder)});
-  }
+  for (std::size_t number : numbers) found.push_back(census.found(number));
   return found;
 }
 

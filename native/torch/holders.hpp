@@ -5,7 +5,8 @@
 // (NumPy, and what stands on NumPy). So references are counted, and each has to be explained:
 //   - a StorageImpl's by the tensors that lie in it, by its Python object and by the slices made of it,
 //   - a TensorImpl's by its Python object, its gradient accumulator, the tensor whose gradient it is, its views, and by
-//     what DistributedDataParallel and torch.jit hold in C++,
+//     what DistributedDataParallel and torch.jit hold in C++. An accumulator that adds to a gradient has no reference to it, but it
+//     holds a lock,
 //   - a Python object's by what the collector's objects and the running functions' locals refer to, and by the
 //     TensorImpl, which holds one while C++ holds it.
 // A reference that is left over is somebody unknown's, and then the storage is left alone. So is a storage whose range overlaps
@@ -16,18 +17,24 @@
 
 #include <Python.h>
 #include <c10/core/StorageImpl.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ebbtide {
 
+// What adds to a tensor's gradient.
+using Accumulator = decltype(std::declval<torch::autograd::AutogradMeta&>().grad_accumulator_.lock());
+
 // A storage on the CPU outside the arena, and who else holds its memory; "" for nobody.
 struct Found {
   c10::intrusive_ptr<c10::StorageImpl> storage;
   std::string holder;
+  std::vector<std::pair<Accumulator, std::unique_lock<std::mutex>>> still{};  // which could add to a gradient in it
 };
 
 // Finds storages of `min_bytes` and more. `attributes` is as in cpp_owners.hpp. The list `locals` is what running functions hold

@@ -2,7 +2,10 @@
 
 import ctypes
 import gc
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from transformers import GPT2LMHeadModel
 
 import ebbtide
 from ebbtide import _torch
+from ebbtide.runtime.adopt import adopt_all
 from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
 
 STEPS = 5
@@ -376,3 +380,61 @@ def held_within_a_generator() -> None:
 
     next(lines())
     assert kept[1:] == [False, 3.0]
+
+
+class _Freed(np.ndarray):
+    """Memory whose owner Python tells as it is freed."""
+
+    def __del__(self) -> None:
+        freed.append(adopt_all())
+
+
+freed: list[Any] = []
+
+
+def gradient_that_is_being_freed() -> None:
+    """While PyTorch frees a gradient, another thread may run, and the parameter still refers to it."""
+    parameter = nn.Parameter(torch.zeros(N))
+    with ebbtide.Session(fast="80%", progress="off"):
+        parameter.grad = torch.from_numpy(np.ones(N, np.float32).view(_Freed))
+        parameter.grad = None
+        assert freed == [(0, [])]
+
+
+def gradient_that_is_added_to() -> None:
+    """While another thread's backward pass adds to a gradient, without the GIL, it stays where it is."""
+    torch.set_num_threads(1)  # so that adding takes long
+    looks: list[Any] = []
+    while (0, [(1 << 29, "a backward pass adds to it")]) not in looks:  # the first look may be too early, or too late
+        begins = threading.Event()
+        parameter = torch.zeros(1).expand(1 << 27).requires_grad_()
+        parameter.grad = torch.ones(1 << 27)
+        array = parameter.grad.numpy()
+        parameter.register_hook(lambda _, begins=begins: begins.set())
+        with ebbtide.Session(fast="80%", progress="off"), ThreadPoolExecutor(1) as pool:
+            del array
+            running = pool.submit(parameter.sum().backward)
+            begins.wait()
+            looks.append(adopt_all())
+            running.result()
+            assert bool((parameter.grad == 2).all())
+
+
+def gradients_that_threads_drop() -> None:
+    """They go on with their own models while this thread looks for storages."""
+    ended = threading.Event()
+
+    def trains() -> None:
+        model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(20)])
+        while not ended.is_set():
+            model.zero_grad()
+            model(torch.ones(8, 64)).sum().backward()
+
+    with ebbtide.Session(fast="1GiB", progress="off"), ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(trains) for _ in range(2)]
+        for _ in range(200):
+            adopt_all()
+            time.sleep(0.0005)
+        ended.set()
+        for each in running:
+            each.result()

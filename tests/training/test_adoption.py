@@ -63,3 +63,10 @@ def test_what_is_frozen_is_adopted_and_its_optimizer_known() -> None:
 
 def test_many_storages_are_adopted_at_once() -> None:
     assert child.run("cases_adoption:many", env=PAGES) == 50_000
+
+
+@pytest.mark.parametrize(
+    "case", ["gradient_that_is_being_freed", "gradient_that_is_added_to", "gradients_that_threads_drop"]
+)
+def test_gradients_that_come_and_go_meanwhile_are_left_alone(case: str) -> None:
+    child.run(f"cases_adoption:{case}", env=PAGES)
