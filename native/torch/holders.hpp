@@ -7,12 +7,15 @@
 //   - a TensorImpl's by its Python object, its gradient accumulator, the tensor whose gradient it is, its views, and by
 //     what DistributedDataParallel and torch.jit hold in C++. An accumulator that adds to a gradient has no reference to it, but it
 //     holds a lock,
-//   - a Python object's by what the collector's objects and the running functions' locals refer to, and by the
+//   - a Python object's by what the collector's objects and the locals of this thread's functions refer to, and by the
 //     TensorImpl, which holds one while C++ holds it.
 // A reference that is left over is somebody unknown's, and then the storage is left alone. So is a storage whose range overlaps
 // another's, whatever holds that. A tensor that nothing here reaches leaves a reference to its storage unexplained.
 //
-// Left out: an address that somebody kept without any reference. Nothing can tell.
+// Operators of other threads have references to what they work on, since the recorder has.
+//
+// Left out: an address that somebody kept without any reference, which nothing can tell. So is an operator that another thread began
+// before the recorder did.
 #pragma once
 
 #include <Python.h>
@@ -37,8 +40,8 @@ struct Found {
   std::vector<std::pair<Accumulator, std::unique_lock<std::mutex>>> still{};  // which could add to a gradient in it
 };
 
-// Finds storages of `min_bytes` and more. `attributes` is as in cpp_owners.hpp. The list `locals` is what running functions hold
-// besides the collector's objects. `roots` is as in objects.hpp. The GIL is held.
+// Finds storages of `min_bytes` and more. `attributes` is as in cpp_owners.hpp. The list `locals` is what this thread's functions
+// hold besides the collector's objects. `roots` is as in objects.hpp. The GIL is held.
 std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObject* roots, std::size_t min_bytes);
 
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.

@@ -381,7 +381,7 @@ def adopt_all(
     """Move into the arena the storages that Python reaches and that nobody else holds; every view follows.
 
     ``attributes`` has, of kinds of objects whose C++ halves hold tensors, the attribute that is this half. ``locals``
-    is what running functions hold besides the collector's objects, each reference once. ``roots`` is as for
+    is what this thread's running functions hold besides the collector's objects, each reference once. ``roots`` is as for
     ``_objects.instances``.
     Returns the bytes adopted, and the bytes and reason of each storage left alone.
     """

@@ -17,6 +17,7 @@ from transformers import GPT2LMHeadModel
 
 import ebbtide
 from ebbtide import _torch
+from ebbtide.runtime import adopt
 from ebbtide.runtime.adopt import adopt_all
 from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
 
@@ -420,6 +421,23 @@ def gradient_that_is_added_to() -> None:
             assert bool((parameter.grad == 2).all())
 
 
+def what_another_thread_works_on() -> None:
+    """An operator refers to the tensor that it is a method of without a reference of its own."""
+    torch.set_num_threads(1)  # so that it takes long
+    for _ in range(3):
+        tensor = torch.ones(1 << 26)
+        array = tensor.numpy()
+        with ebbtide.Session(fast="80%", progress="off"), ThreadPoolExecutor(1) as pool:
+            del array
+            running = pool.submit(tensor.uniform_, 2, 3)
+            adopt_all()
+            running.result()
+            assert float(tensor.min()) >= 2
+            del running
+            adopt_all()
+            assert _torch.is_managed(tensor)
+
+
 def gradients_that_threads_drop() -> None:
     """They go on with their own models while this thread looks for storages."""
     ended = threading.Event()
@@ -438,3 +456,34 @@ def gradients_that_threads_drop() -> None:
         ended.set()
         for each in running:
             each.result()
+
+
+def variable_that_another_thread_passes_on() -> None:
+    """A thread's variable is gone before this thread has counted, and what an array holds is taken for it."""
+    look, kept = adopt.running_locals, []
+    holds, looks, kept_now = threading.Event(), threading.Event(), threading.Event()
+
+    def passes_on() -> None:
+        array = torch.full((N,), 2.0).numpy()
+        tensor = array.base
+        holds.set()
+        looks.wait()
+        kept.append(array)
+        del tensor, array
+        kept_now.set()
+
+    def and_is_overtaken() -> list[Any]:
+        found = look()
+        looks.set()
+        kept_now.wait()
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(passes_on)
+        holds.wait()
+        adopt.running_locals = and_is_overtaken  # type: ignore[assignment]
+        with ebbtide.Session(fast="80%", progress="off"):
+            base = kept[0].base
+            assert not _torch.is_managed(base)
+            base.add_(1)
+            assert float(kept[0][-1]) == 3.0

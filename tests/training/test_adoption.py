@@ -66,7 +66,14 @@ def test_many_storages_are_adopted_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["gradient_that_is_being_freed", "gradient_that_is_added_to", "gradients_that_threads_drop"]
+    "case",
+    [
+        "gradient_that_is_being_freed",
+        "gradient_that_is_added_to",
+        "gradients_that_threads_drop",
+        "what_another_thread_works_on",
+        "variable_that_another_thread_passes_on",
+    ],
 )
-def test_gradients_that_come_and_go_meanwhile_are_left_alone(case: str) -> None:
+def test_what_other_threads_use_meanwhile_is_left_alone(case: str) -> None:
     child.run(f"cases_adoption:{case}", env=PAGES)

@@ -24,16 +24,16 @@ def instances(kind: type[Kind]) -> list[Kind]:
 
 def roots() -> list[Any]:
     """Return what leads to the objects that ``gc.freeze()`` has hidden; nothing where it hid none."""
-    return [sys.modules, *running_locals(shared=True)] if gc.get_freeze_count() else []
+    return [sys.modules, *running_locals(of_all=True)] if gc.get_freeze_count() else []
 
 
-def running_locals(*, shared: bool = False) -> list[Any]:
-    """Return the values of every running function's local variables, which the collector does not list.
+def running_locals(*, of_all: bool = False) -> list[Any]:
+    """Return the values of this thread's running functions' local variables, which the collector does not list.
 
-    It may list those of a generator or a coroutine, so they are left out.
+    It may list those of a generator or a coroutine, so they are left out. Variables that an inner function shares lie in
+    cells, which the collector lists unless they are frozen, so they are left out, too.
 
-    Variables that an inner function shares lie in cells, which the collector lists unless they are frozen. They are
-    left out unless ``shared`` is set.
+    ``of_all``: of all threads, and what lies in cells. Another thread may have gone on by the time that one looks.
 
     Up to Python 3.12, asking a frame for its locals leaves a snapshot in it, which would keep tensors alive as long as
     the function runs. So the snapshot is emptied, unless someone else holds it too: then it is the result of
@@ -41,14 +41,14 @@ def running_locals(*, shared: bool = False) -> list[Any]:
     """
     found: list[Any] = []
     frame: FrameType | None
-    for frame in sys._current_frames().values():
+    for frame in sys._current_frames().values() if of_all else (sys._getframe(),):
         while frame is not None:
             code = frame.f_code
             function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_flags & _LISTED
             if function and frame.f_globals is not globals():
                 snapshot = frame.f_locals
                 cells = code.co_cellvars
-                names = {*code.co_varnames, *cells} if shared else {*code.co_varnames}.difference(cells)
+                names = {*code.co_varnames, *cells} if of_all else {*code.co_varnames}.difference(cells)
                 found += [snapshot[name] for name in names if name in snapshot]
                 if type(snapshot) is dict and sys.getrefcount(snapshot) <= _OWN_REFERENCES:
                     snapshot.clear()
