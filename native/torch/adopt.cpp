@@ -4,11 +4,15 @@
 #include <ATen/MapAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <cstring>
 
+#include "../objects/objects.hpp"
 #include "allocator.hpp"
+#include "cpp_owners.hpp"
 #include "holders.hpp"
+#include "standstill.hpp"
 
 namespace ebbtide {
 
@@ -34,10 +38,13 @@ void move_in(c10::StorageImpl& storage) {
 
 }  // namespace
 
-Adopted adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots) {
+std::optional<Adopted> adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots) {
   Adopted result;
   if (the_allocator() == nullptr) return result;  // nothing of the CPU's is the arena's
-  for (Found& found : find_unmanaged(attributes, locals, roots, the_allocator()->min_bytes)) {
+  THPObjectPtr owners(named_owners(all_objects(roots), attributes));
+  Standstill standstill;
+  if (!standstill.reached()) return std::nullopt;
+  for (Found& found : find_unmanaged(owners.get(), locals, roots, the_allocator()->min_bytes)) {
     std::size_t nbytes = found.storage->nbytes();
     if (!found.holder.empty()) {
       result.left_alone.emplace_back(nbytes, std::move(found.holder));

@@ -5,7 +5,6 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -24,13 +23,11 @@ c10::DeleterFnPtr slice_deleter = nullptr;
 constexpr const char* kUnknown =
     "its memory is held by something that neither PyTorch nor Python lists (a NumPy array, DLPack, a library, a function's argument)";
 constexpr const char* kOverlap = "another storage lies in the same memory";
-constexpr const char* kAdded = "a backward pass adds to it";
 constexpr const char* kWhole = "the storage that it is a slice of is held by something else too";
 
 struct Tensor {
   c10::TensorImpl* impl;
-  std::uint32_t explained;                  // references
-  std::vector<Accumulator> accumulators{};  // of what it is the gradient of
+  std::uint32_t explained;  // references
 };
 
 struct Storage {
@@ -64,16 +61,13 @@ c10::StorageImpl* whole_of(const c10::DataPtr& data) {
 // The pointer as it is: no copy on write, no complaint.
 const c10::DataPtr& data_of(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks(); }
 
-// An operator of another thread may be making it, without the GIL: then none, which leaves its reference unexplained.
+using Accumulator = decltype(std::declval<torch::autograd::AutogradMeta&>().grad_accumulator_.lock());
+
+// Another thread may be making it, without the GIL: then none, which leaves its reference unexplained.
 Accumulator accumulator_of(torch::autograd::AutogradMeta& meta) {
   std::unique_lock lock(meta.mutex_, std::try_to_lock);
   return lock ? meta.grad_accumulator_.lock() : Accumulator();
 }
-
-// The lock that an accumulator holds while it adds to a gradient in place: nothing else has a reference to that then.
-struct Adding : torch::autograd::Node {
-  static std::mutex& mutex_of(torch::autograd::Node& node) { return node.*(&Adding::mutex_); }
-};
 
 class Census {
  public:
@@ -112,14 +106,7 @@ class Census {
   Found found(std::size_t number) {
     const Storage& storage = storages_[number];
     std::string holder = holder_of(storage);  // before there is one more reference
-    Found found{c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl), std::move(holder)};
-    for (std::size_t tensor : storage.tensors) {
-      for (const Accumulator& node : tensors_[tensor].accumulators) {
-        found.still.emplace_back(node, std::unique_lock(Adding::mutex_of(*node), std::try_to_lock));
-        if (!found.still.back().second && found.holder.empty()) found.holder = kAdded;
-      }
-    }
-    return found;
+    return {c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl), std::move(holder)};
   }
 
  private:
@@ -159,9 +146,7 @@ class Census {
     auto* meta = static_cast<torch::autograd::AutogradMeta*>(tensor.autograd_meta());
     auto known = meta != nullptr ? tensor_numbers_.find(meta->grad_.unsafeGetTensorImpl()) : tensor_numbers_.end();
     if (known == tensor_numbers_.end()) return;
-    Tensor& gradient = tensors_[known->second];
-    ++gradient.explained;
-    if (Accumulator node = accumulator_of(*meta)) gradient.accumulators.push_back(std::move(node));
+    ++tensors_[known->second].explained;
   }
 
   void place(std::size_t tensor) {
@@ -254,11 +239,8 @@ void learn_slice_deleter(const c10::StorageImpl& slice) { slice_deleter = slice.
 
 bool is_slice(const c10::DataPtr& data) { return whole_of(data) != nullptr; }
 
-std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
-  std::vector<PyObject*> objects = all_objects(roots);
-  THPObjectPtr owners(named_owners(objects, attributes));
-  if (owners) objects = all_objects(roots);
-  Census census(std::move(objects), owners.get());
+std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
+  Census census(all_objects(roots), owners);
   std::vector<std::size_t> numbers = census.unmanaged(min_bytes);
   if (numbers.empty()) return {};
   census.count_names(locals);

@@ -5,14 +5,14 @@
 // (NumPy, and what stands on NumPy). So references are counted, and each has to be explained:
 //   - a StorageImpl's by the tensors that lie in it, by its Python object and by the slices made of it,
 //   - a TensorImpl's by its Python object, its gradient accumulator, the tensor whose gradient it is, its views, and by
-//     what DistributedDataParallel and torch.jit hold in C++. An accumulator that adds to a gradient has no reference to it, but it
-//     holds a lock,
+//     what DistributedDataParallel and torch.jit hold in C++,
 //   - a Python object's by what the collector's objects and the locals of this thread's functions refer to, and by the
 //     TensorImpl, which holds one while C++ holds it.
 // A reference that is left over is somebody unknown's, and then the storage is left alone. So is a storage whose range overlaps
 // another's, whatever holds that. A tensor that nothing here reaches leaves a reference to its storage unexplained.
 //
-// Operators of other threads have references to what they work on, since the recorder has.
+// An operator may work on a tensor without a reference of its own (a method of the tensor, what adds to a gradient). So no other thread
+// is in one meanwhile [standstill.hpp].
 //
 // Left out: an address that somebody kept without any reference, which nothing can tell. So is an operator that another thread began
 // before the recorder did.
@@ -20,29 +20,24 @@
 
 #include <Python.h>
 #include <c10/core/StorageImpl.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ebbtide {
 
-// What adds to a tensor's gradient.
-using Accumulator = decltype(std::declval<torch::autograd::AutogradMeta&>().grad_accumulator_.lock());
-
 // A storage on the CPU outside the arena, and who else holds its memory; "" for nobody.
 struct Found {
   c10::intrusive_ptr<c10::StorageImpl> storage;
   std::string holder;
-  std::vector<std::pair<Accumulator, std::unique_lock<std::mutex>>> still{};  // which could add to a gradient in it
 };
 
-// Finds storages of `min_bytes` and more. `attributes` is as in cpp_owners.hpp. The list `locals` is what this thread's functions
+// Finds storages of `min_bytes` and more. `owners` is as in cpp_owners.hpp. The list `locals` is what this thread's functions
 // hold besides the collector's objects. `roots` is as in objects.hpp. The GIL is held.
-std::vector<Found> find_unmanaged(PyObject* attributes, PyObject* locals, PyObject* roots, std::size_t min_bytes);
+std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes);
 
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);
@@ -53,7 +48,8 @@ struct Adopted {
   std::vector<std::pair<std::uint64_t, std::string>> left_alone;  // bytes, and who else holds the storage
 };
 
-// Moves into the arena what nobody else holds. Callers MUST be at a step boundary, since data pointers change.
-Adopted adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots);
+// Moves into the arena what nobody else holds. Callers MUST be at a step boundary, since data pointers change. Where another thread
+// stays in an operator, nothing is done or returned.
+std::optional<Adopted> adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots);
 
 }  // namespace ebbtide

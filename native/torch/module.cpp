@@ -476,8 +476,9 @@ PYBIND11_MODULE(_torch, m) {
       py::arg("address"), py::arg("nbytes") = 0);
   m.def("dlpack_table", &dlpack_table, py::arg("theirs"), py::arg("before"));
   m.def("adopt_all", [](const py::dict& attributes, const py::list& locals, const py::list& roots) {
-    Adopted adopted = adopt_all(attributes.ptr(), locals.ptr(), roots.ptr());
-    return std::pair(adopted.bytes, adopted.left_alone);
+    using Told = std::pair<std::uint64_t, std::vector<std::pair<std::uint64_t, std::string>>>;
+    std::optional<Adopted> adopted = adopt_all(attributes.ptr(), locals.ptr(), roots.ptr());
+    return adopted ? std::optional<Told>({adopted->bytes, adopted->left_alone}) : std::nullopt;
   });
   m.def(
       "want_all_recipes", [](bool all, unsigned one_in) { watch(), want_all_recipes(all, one_in); }, py::arg("all"),

@@ -36,6 +36,7 @@
 #include "recipe_memory.hpp"
 #include "recipes.hpp"
 #include "repeatable.hpp"
+#include "standstill.hpp"
 
 namespace ebbtide {
 
@@ -264,6 +265,7 @@ bool let_mkl_choose() {
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  enter_operator();
   [[maybe_unused]] static const bool chosen = let_mkl_choose();
   Watch& watch = *the_watch();
   if (!watch.on()) {
@@ -332,6 +334,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 }
 
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
+  leave_operator();
   if (context == nullptr) return;
   auto* entered = static_cast<Entered*>(context);
   if (DeviceMemory* device = the_device_memory()) {

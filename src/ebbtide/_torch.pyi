@@ -377,13 +377,14 @@ def dlpack_table(theirs: object, before: Callable[[Tensor, bool], None]) -> obje
 
 def adopt_all(
     attributes: dict[type, str], locals: list[object], roots: list[object]
-) -> tuple[int, list[tuple[int, str]]]:
+) -> tuple[int, list[tuple[int, str]]] | None:
     """Move into the arena the storages that Python reaches and that nobody else holds; every view follows.
 
     ``attributes`` has, of kinds of objects whose C++ halves hold tensors, the attribute that is this half. ``locals``
-    is what this thread's running functions hold besides the collector's objects, each reference once. ``roots`` is as for
-    ``_objects.instances``.
-    Returns the bytes adopted, and the bytes and reason of each storage left alone.
+    is what this thread's running functions hold besides the collector's objects, each reference once. ``roots`` is as
+    for ``_objects.instances``.
+    Returns the bytes adopted, and the bytes and reason of each storage left alone; None where nothing was looked at,
+    because another thread stays in an operator.
     """
 
 def install_fault_handler() -> bool:

@@ -88,26 +88,28 @@ def plan(
 
 def simulate(
     trace: "Trace | _Path",
-    plan: "Plan | None" = None,
+    plan: "Plan | _Path | None" = None,
     fast: "str | int | Budget | None" = None,
     *,
     machine: "Machine | _Path | None" = None,
     policy: str = "ebbtide",
     record: bool = False,
 ) -> "Outcome":
-    """Simulate the steady step on the virtual clock, under ``plan`` or under ``policy``.
+    """Simulate the steady step on the virtual clock, under ``plan`` (or its file) or under ``policy``.
 
     The budget of a plan is its own unless ``fast`` names another. ``policy`` is an online policy or a planner's name.
     ``record`` keeps what happens when, for ``outcome.timeline(name)``. Raises as ``plan`` does, and ValueError where a
     tick's storages do not fit the budget together.
     """
-    from ebbtide.pipeline.reading import step_on
+    from ebbtide.ir.plan import Plan
+    from ebbtide.pipeline.reading import read_plan, step_on
     from ebbtide.pipeline.trials import simulate_named, simulate_plan
     from ebbtide.planners.base import budget_of
 
     step, on = step_on(trace, machine)
     if plan is not None:
-        return simulate_plan(plan, step, on, plan.budget_bytes if fast is None else budget_of(fast, step, on), record)
+        made = plan if isinstance(plan, Plan) else read_plan(Path(plan), step)
+        return simulate_plan(made, step, on, made.budget_bytes if fast is None else budget_of(fast, step, on), record)
     return simulate_named(policy, step, on, budget_of(fast, step, on), record)[0]
 
 

@@ -113,12 +113,17 @@ def main() -> None:
     name_options_as_the_command()
     try:
         cli(prog_name="ebbtide")
+    except SystemExit as ended:
+        if ended.code is not INTERRUPTED:
+            raise
     except EbbtideError as error:
         tell(f"ebbtide: error: {error}")
         sys.exit(error.exit_code)
     except OSError as error:  # of a command's: a program's own errors end it as in Python
         tell(f"ebbtide: error: {_in_words(error)}")
         sys.exit(1)
+    sys.excepthook = lambda *_: None  # it has been told
+    raise KeyboardInterrupt  # Python then ends by SIGINT, which ends a shell's loop, too
 
 
 def _in_words(error: OSError) -> str:

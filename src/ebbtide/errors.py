@@ -8,7 +8,12 @@ from collections.abc import Collection
 
 from ebbtide.units import KIB, MIB, format_bytes, option
 
-INTERRUPTED = 130
+
+class _OfInterrupt(int):
+    """A status that is not taken for its equal, with which a script may end."""
+
+
+INTERRUPTED = _OfInterrupt(130)
 """A shell's exit status for a process that Ctrl-C ended."""
 
 

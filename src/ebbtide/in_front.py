@@ -350,6 +350,9 @@ REGISTERED = (
     Row("session.launch", "a script finds its own arguments", ("sys.argv",)),
     Row("commands.interrupts", "SIGTERM ends a command's child first", ("signal.signal",), "with that child"),
     Row("session.launch", "a second Ctrl-C shows no traceback", ("signal.signal",)),
+    Row(
+        "cli", "Ctrl-C that was told of ends the process, and is told no more", ("sys.excepthook",), "with the process"
+    ),
     Row("recorders.fake", "a step runs on fake tensors", ("FakeTensorMode", "TorchDispatchMode"), "with the recorder"),
     Row("after_import", "a module's import has ended", ("spec.loader.exec_module",), "with that import"),
     Row("verify.watch", "torch is imported", ("meta_path.insert",), "with that import"),
@@ -364,6 +367,7 @@ REGISTERED = (
     Row("native/torch/adopt.cpp", "the arena resizes an adopted storage", ("set_allocator",), "with the storage"),
     Row("native/torch/plain_recorder.cpp", "births are noted; memory comes as before", ("SetCPUAllocator",)),
     Row("native/torch/plain_recorder.cpp", "a child records nothing", ("pthread_atfork",)),
+    Row("native/torch/standstill.cpp", "a child waits for no thread of its parent's", ("pthread_atfork",)),
     Row("native/torch/device_memory.cpp", "a child moves nothing on its parent's device", ("pthread_atfork",)),
     Row("native/torch/storage_access.hpp", "a write that nobody announced is noticed", ("set_materializer",)),
     Row(

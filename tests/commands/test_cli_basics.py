@@ -205,7 +205,7 @@ def test_ctrl_c_in_a_command_ends_it_as_it_ends_a_run(monkeypatch: pytest.Monkey
 
 def test_a_run_that_is_interrupted_before_its_first_step_blames_nobody_else(tmp_path: Path) -> None:
     done = forked("run", "--fast", "50%", script(tmp_path, "raise KeyboardInterrupt"))
-    assert done.returncode == 130
+    assert done.returncode == -signal.SIGINT
     assert "it was interrupted before the two steps that find the peak of a percentage" in done.stderr
     assert "accelerate launch" not in done.stderr
 
@@ -312,7 +312,7 @@ def test_ctrl_c_ends_a_command_amid_a_call_that_hears_of_no_signal(command: str,
     assert child.stdout.readline() == "stuck\n"
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == "ebbtide: interrupted\n"
-    assert child.returncode == 130
+    assert child.returncode == -signal.SIGINT
 
 
 WAITS = """

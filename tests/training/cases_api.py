@@ -5,11 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import nn
 
 import ebbtide
 from ebbtide import _torch
+from ebbtide.errors import SettingError
 
 STEPS = 8
 
@@ -108,6 +110,10 @@ def pipeline(folder: str) -> tuple[int, int, int, int, bool]:
     plan = ebbtide.plan(path, "50%", machine="h200")
     ebbtide.save(plan, Path(folder) / "step.plan")
     simulated = ebbtide.simulate(trace, plan, machine="h200")
+    from_file = ebbtide.simulate(path, Path(folder) / "step.plan", machine="h200")
+    assert from_file.step_ns == simulated.step_ns
+    with pytest.raises(SettingError, match="the plan lru cannot be read"):
+        ebbtide.simulate(trace, "lru", machine="h200")  # a policy's name, without its argument's
     reactive = ebbtide.simulate(trace, fast=plan.budget_bytes, machine="h200", policy="lru")
     same = ebbtide.load(Path(folder) / "step.plan") == plan
     return trace.step_ns, simulated.step_ns, reactive.step_ns, plan.lower_bound_ns, same

@@ -162,12 +162,12 @@ for step in range(6):
 
 
 @pytest.mark.parametrize(
-    ("what", "status"), [("signal.raise_signal(signal.SIGINT)", 130), ("raise ValueError", 1), ("pass", 0)]
+    ("what", "status"), [("signal.raise_signal(signal.SIGINT)", -2), ("raise ValueError", 1), ("pass", 0)]
 )
 def test_a_command_that_ends_meanwhile_leaves_no_process(what: str, status: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("{what}", what))
-    saves = ("--save-plan", str(tmp_path / "step.plan")) if status == 130 else ()
+    saves = ("--save-plan", str(tmp_path / "step.plan")) if status == -2 else ()
     done = run(EBBTIDE, "run", "--fast", "40%", *saves, str(script), env={"EBBTIDE_WAIT_FOR_PLAN": "0"}, status=status)
     assert not Path(f"/proc/{done.stdout.split()[1]}").exists()
     assert "the run ended while its plan was being made" in done.stderr

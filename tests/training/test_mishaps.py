@@ -126,7 +126,7 @@ INTERRUPT = "signal.raise_signal(signal.SIGINT)"
 def test_ctrl_c_ends_the_command_as_it_ends_python_and_the_report_is_written(tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
     script.write_text(training_script("import signal", midway=f"if step == 4: {INTERRUPT}", rows=1024, steps=9))
-    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
+    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=-signal.SIGINT)
     assert "KeyboardInterrupt" in done.stderr
     assert "trained for 4 steps in " in done.stderr
     report = json.loads(out.read_text())
@@ -185,7 +185,7 @@ def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Pat
     script, out = tmp_path / "script.py", tmp_path / "out.json"
     again = f"def tell(*error):\n    {INTERRUPT}\n    sys.__excepthook__(*error)\n\nsys.excepthook = tell\n{INTERRUPT}"
     script.write_text(training_script("import signal, sys", after=again, steps=9))
-    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=130)
+    done = run(EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), status=-signal.SIGINT)
     assert "KeyboardInterrupt" in done.stderr
     assert "launch.py" not in done.stderr
     assert len(json.loads(out.read_text())["steps"]) == 9

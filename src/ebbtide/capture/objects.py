@@ -30,8 +30,8 @@ def roots() -> list[Any]:
 def running_locals(*, of_all: bool = False) -> list[Any]:
     """Return the values of this thread's running functions' local variables, which the collector does not list.
 
-    It may list those of a generator or a coroutine, so they are left out. Variables that an inner function shares lie in
-    cells, which the collector lists unless they are frozen, so they are left out, too.
+    It may list those of a generator or a coroutine, so they are left out. Variables that an inner function shares lie
+    in cells, which the collector lists unless they are frozen, so they are left out, too.
 
     ``of_all``: of all threads, and what lies in cells. Another thread may have gone on by the time that one looks.
 

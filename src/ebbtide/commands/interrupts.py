@@ -1,6 +1,7 @@
 """Lets Ctrl-C end the process even within a call that hears no signal before it returns, such as a solver's; and lets
 SIGTERM and SIGHUP end a block that has something to clean up."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -56,7 +57,9 @@ def ended_by_interrupt(leave: Callable[[], None]) -> Iterator[None]:
         while sent := os.read(heard, 1):
             if sent[0] == signal.SIGINT and not ended.wait(_PATIENCE_S):
                 leave()
-                os._exit(INTERRUPTED)
+                ctypes.CDLL(None).signal(signal.SIGINT, int(signal.SIG_DFL))  # signal.signal is the main thread's
+                os.kill(os.getpid(), signal.SIGINT)
+                os._exit(INTERRUPTED)  # where it is blocked
 
     before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     listener = threading.Thread(target=listen, daemon=True, name="ebbtide-interrupt")

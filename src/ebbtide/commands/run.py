@@ -107,8 +107,8 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
 
     The exit status is the script's own, with these exceptions. It is 3 when the budget cannot work, was exceeded or
     never came into force. It is also 3 when a named plan was not used, or a report, trace, plan or timeline could not
-    be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, 6 on a machine that cannot serve,
-    and 130 after Ctrl-C.
+    be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, and 6 on a machine that cannot
+    serve. After Ctrl-C, SIGINT ends the command as it ends Python; shells say 130.
     """
     from ebbtide.commands.automatic_budget import budget_for, is_automatic
     from ebbtide.errors import INTERRUPTED
@@ -139,6 +139,6 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
         status = run_program(find_program(program), session, quiet, command=command_before(program))
     finally:
         stay_at_the_end()
-    if status == INTERRUPTED:
+    if status is INTERRUPTED:
         on_interrupt(signal.SIG_DFL)
     sys.exit(status)

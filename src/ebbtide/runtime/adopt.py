@@ -1,12 +1,12 @@
 """Adoption: storages born elsewhere (a model built before the session, a mapped checkpoint) move into the arena.
 
-Callers MUST be at a step boundary: no operator runs, because a storage's data pointer changes under its tensors. A
-storage is taken only if it is proven to own its memory alone. Every reference to it, to the tensors in it and to their
-Python objects must be explained (``native/torch/holders.hpp`` says by what). An alias made by NumPy, DLPack, a slice of
-a storage or a library holds a reference that is not, and so does a variable of a function that another thread runs, as
-that thread may pass it on meanwhile. A storage that is left alone keeps its address and is reported. It
-is looked at again at the next boundary, because a reference may have been a passing one: an argument of a C function,
-for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
+Callers MUST be at a step boundary: none of their operators runs, because a storage's data pointer changes under its
+tensors. A storage is taken only if it is proven to own its memory alone. Every reference to it, to the tensors in it and
+to their Python objects must be explained (``native/torch/holders.hpp`` says by what). An alias made by NumPy, DLPack, a
+slice of a storage or a library holds a reference that is not, and so does a variable of a function that another thread
+runs, as that thread may pass it on meanwhile. A storage that is left alone keeps its address and is reported. It is
+looked at again at the next boundary, because a reference may have been a passing one: an argument of a C function, for
+example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
 import torch
@@ -16,13 +16,16 @@ from ebbtide.capture.objects import roots, running_locals
 from ebbtide.host.process import give_back_freed_memory
 
 
-def adopt_all() -> tuple[int, list[tuple[int, str]]]:
-    """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone."""
+def adopt_all() -> tuple[int, list[tuple[int, str]]] | None:
+    """Adopt storages. Return the bytes adopted, and the bytes and reason of each storage left alone.
+
+    Other threads wait meanwhile to begin an operator. None where one stays in an operator: nothing was looked at.
+    """
     owners = {torch.nn.parallel.DistributedDataParallel: "reducer", torch.jit.ScriptModule: "_c"}
-    adopted, left_alone = _torch.adopt_all(owners, running_locals(), roots())
-    if adopted:
+    found = _torch.adopt_all(owners, running_locals(), roots())
+    if found is not None and found[0]:
         give_back_freed_memory()  # the originals
-    return adopted, left_alone
+    return found
 
 
 def bytes_on_gpus() -> int:

@@ -82,6 +82,7 @@ class ArenaEngine(Engine):
         )
         self._adopted_bytes = 0
         self._left_alone: list[tuple[int, str]] = []
+        self._must_adopt = False  # another thread was in the way
 
     def start(self) -> None:
         """Start. Raises BudgetError when the process holds so much already that there is no room at all. Raises
@@ -122,7 +123,7 @@ class ArenaEngine(Engine):
 
     def _step_ended(self, step: StepReport, counters: "_torch.Counters") -> None:
         """Raises BudgetError when the budget cannot work, RankError when that of another rank cannot."""
-        if len(self._steps) <= _ADOPTING_STEPS:
+        if len(self._steps) <= _ADOPTING_STEPS or self._must_adopt:
             self._adopt()
         if len(self._steps) == 1 and (ranks := self._ranks.unlaunched()):
             self._warn(shortfalls.others_unlaunched(ranks))
@@ -298,5 +299,8 @@ class ArenaEngine(Engine):
             raise told
 
     def _adopt(self) -> None:
-        adopted, self._left_alone = adopt_all()
-        self._adopted_bytes += adopted
+        found = adopt_all()
+        self._must_adopt = found is None
+        if found is not None:
+            self._adopted_bytes += found[0]
+            self._left_alone = found[1]

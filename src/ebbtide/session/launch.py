@@ -90,7 +90,7 @@ def run_program(
                     _tell_of_threads(before)
                 else:
                     _end_as_python_does(status)
-            if status == INTERRUPTED:
+            if status is INTERRUPTED:
                 session._hurry()
             if status == 0 or not quiet:
                 session._leave_trouble()
@@ -126,11 +126,11 @@ def _conclude(session: Session, status: int, refusal: BudgetError | None, quiet:
 
 def _end_as_python_does(status: int) -> None:
     """Wait for the program's threads and call its exit functions, which wait for its processes. All may train."""
-    if status == INTERRUPTED:
+    if status is INTERRUPTED:
         on_interrupt(signal.default_int_handler)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    if status == INTERRUPTED:
+    if status is INTERRUPTED:
         on_interrupt(signal.SIG_IGN)
 
 

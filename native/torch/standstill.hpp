@@ -1,0 +1,26 @@
+// A moment in which no other thread is in an operator.
+#pragma once
+
+namespace ebbtide {
+
+// A thread enters an operator and leaves it. It waits to enter while another brings operators to a standstill. What makes contents
+// anew does not wait, as others may wait for it. Nor does who holds the GIL: then it is the one that stands still who called.
+void enter_operator();
+void leave_operator();
+
+// As long as it lives, no other thread is in an operator that the recorder has seen begin, where that is `reached`. It is not where
+// one goes on for long. Whoever makes this holds the GIL all the time.
+class Standstill {
+ public:
+  Standstill();
+  ~Standstill();
+  Standstill(const Standstill&) = delete;
+  Standstill& operator=(const Standstill&) = delete;
+
+  bool reached() const { return reached_; }
+
+ private:
+  bool reached_ = false;
+};
+
+}  // namespace ebbtide
