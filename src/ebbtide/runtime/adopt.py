@@ -1,12 +1,12 @@
 """Adoption: storages born elsewhere (a model built before the session, a mapped checkpoint) move into the arena.
 
 Callers MUST be at a step boundary: none of their operators runs, because a storage's data pointer changes under its
-tensors. A storage is taken only if it is proven to own its memory alone. Every reference to it, to the tensors in it and
-to their Python objects must be explained (``native/torch/holders.hpp`` says by what). An alias made by NumPy, DLPack, a
-slice of a storage or a library holds a reference that is not, and so does a variable of a function that another thread
-runs, as that thread may pass it on meanwhile. A storage that is left alone keeps its address and is reported. It is
-looked at again at the next boundary, because a reference may have been a passing one: an argument of a C function, for
-example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
+tensors. A storage is taken only if it is proven to own its memory alone. Every reference to it, to the tensors in it
+and to their Python objects must be explained (``native/torch/holders.hpp`` says by what). An alias made by NumPy,
+DLPack, a slice of a storage or a library holds a reference that is not, and so does a variable of a function that
+another thread runs, as that thread may pass it on meanwhile. A storage that is left alone keeps its address and is
+reported. It is looked at again at the next boundary, because a reference may have been a passing one: an argument of
+a C function, for example. Left out: an address that is kept without any reference (ctypes), which nothing can prove.
 """
 
 import torch
