@@ -41,10 +41,12 @@ void move_in(c10::StorageImpl& storage) {
 std::optional<Adopted> adopt_all(PyObject* attributes, PyObject* locals, PyObject* roots) {
   Adopted result;
   if (the_allocator() == nullptr) return result;  // nothing of the CPU's is the arena's
-  THPObjectPtr owners(named_owners(all_objects(roots), attributes));
+  std::vector<PyObject*> objects = all_objects(roots);
+  THPObjectPtr owners(named_owners(objects, attributes));
+  if (owners) objects = all_objects(roots);
   Standstill standstill;
   if (!standstill.reached()) return std::nullopt;
-  for (Found& found : find_unmanaged(owners.get(), locals, roots, the_allocator()->min_bytes)) {
+  for (Found& found : find_unmanaged(std::move(objects), owners.get(), locals, the_allocator()->min_bytes)) {
     std::size_t nbytes = found.storage->nbytes();
     if (!found.holder.empty()) {
       result.left_alone.emplace_back(nbytes, std::move(found.holder));

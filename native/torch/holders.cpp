@@ -7,9 +7,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_map>
 
-#include "../objects/objects.hpp"
 #include "allocator.hpp"
 #include "cpp_owners.hpp"
 #include "plain_recorder.hpp"
@@ -103,11 +103,16 @@ class Census {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(locals); ++i) named(PyList_GET_ITEM(locals, i), this);
   }
 
-  Found found(std::size_t number) {
+  std::string holder(std::size_t number) {
     const Storage& storage = storages_[number];
-    std::string holder = holder_of(storage);  // before there is one more reference
-    return {c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl), std::move(holder)};
+    if (std::string other = holder_of(data_of(*storage.impl)); !other.empty()) return other;
+    if (storage.overlapped) return kOverlap;
+    if (references(storage.impl) != storage.explained) return kUnknown;
+    bool known = std::ranges::all_of(storage.tensors, [this](std::size_t tensor) { return is_explained(tensors_[tensor]); });
+    return known ? "" : kUnknown;
   }
+
+  c10::StorageImpl* storage(std::size_t number) { return storages_[number].impl; }
 
  private:
   std::size_t number(c10::TensorImpl* impl) {
@@ -144,9 +149,9 @@ class Census {
   // Python has never seen stays where it is.
   void explain_gradient(c10::TensorImpl& tensor) {
     auto* meta = static_cast<torch::autograd::AutogradMeta*>(tensor.autograd_meta());
-    auto known = meta != nullptr ? tensor_numbers_.find(meta->grad_.unsafeGetTensorImpl()) : tensor_numbers_.end();
-    if (known == tensor_numbers_.end()) return;
-    ++tensors_[known->second].explained;
+    if (meta == nullptr) return;
+    auto known = tensor_numbers_.find(meta->grad_.unsafeGetTensorImpl());
+    if (known != tensor_numbers_.end()) ++tensors_[known->second].explained;
   }
 
   void place(std::size_t tensor) {
@@ -204,14 +209,6 @@ class Census {
     return "its memory belongs to another library (from_numpy, DLPack, from_blob)";
   }
 
-  std::string holder_of(const Storage& storage) {
-    if (std::string other = holder_of(data_of(*storage.impl)); !other.empty()) return other;
-    if (storage.overlapped) return kOverlap;
-    if (references(storage.impl) != storage.explained) return kUnknown;
-    bool known = std::ranges::all_of(storage.tensors, [this](std::size_t tensor) { return is_explained(tensors_[tensor]); });
-    return known ? "" : kUnknown;
-  }
-
   static int named(PyObject* object, void* census) {
     auto& names = static_cast<Census*>(census)->names_;
     if (auto entry = names.find(object); entry != names.end()) ++entry->second;
@@ -239,13 +236,16 @@ void learn_slice_deleter(const c10::StorageImpl& slice) { slice_deleter = slice.
 
 bool is_slice(const c10::DataPtr& data) { return whole_of(data) != nullptr; }
 
-std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes) {
-  Census census(all_objects(roots), owners);
+std::vector<Found> find_unmanaged(std::vector<PyObject*> objects, PyObject* owners, PyObject* locals, std::size_t min_bytes) {
+  Census census(std::move(objects), owners);
   std::vector<std::size_t> numbers = census.unmanaged(min_bytes);
   if (numbers.empty()) return {};
   census.count_names(locals);
   std::vector<Found> found;
-  for (std::size_t number : numbers) found.push_back(census.found(number));
+  for (std::size_t number : numbers) {
+    std::string holder = census.holder(number);
+    found.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(census.storage(number)), std::move(holder)});
+  }
   return found;
 }
 

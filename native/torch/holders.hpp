@@ -35,9 +35,9 @@ struct Found {
   std::string holder;
 };
 
-// Finds storages of `min_bytes` and more. `owners` is as in cpp_owners.hpp. The list `locals` is what this thread's functions
-// hold besides the collector's objects. `roots` is as in objects.hpp. The GIL is held.
-std::vector<Found> find_unmanaged(PyObject* owners, PyObject* locals, PyObject* roots, std::size_t min_bytes);
+// Finds storages of `min_bytes` and more that `objects` (objects.hpp) lead to. `owners` is as in cpp_owners.hpp. The list `locals` is
+// what this thread's functions hold besides them. The GIL is held, and has been since the objects were listed.
+std::vector<Found> find_unmanaged(std::vector<PyObject*> objects, PyObject* owners, PyObject* locals, std::size_t min_bytes);
 
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);

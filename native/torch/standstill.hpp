@@ -3,8 +3,8 @@
 
 namespace ebbtide {
 
-// A thread enters an operator and leaves it. It waits to enter while another brings operators to a standstill. What makes contents
-// anew does not wait, as others may wait for it. Nor does who holds the GIL: then it is the one that stands still who called.
+// A thread enters an operator and leaves it. It waits to enter while another thread has a Standstill. What makes contents anew does
+// not wait, as others may wait for it. Nor does a thread that holds the GIL: whoever has the Standstill would wait for that.
 void enter_operator();
 void leave_operator();
 

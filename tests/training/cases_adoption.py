@@ -384,7 +384,7 @@ def held_within_a_generator() -> None:
 
 
 class _Freed(np.ndarray):
-    """Memory whose owner Python tells as it is freed."""
+    """An array that looks for storages while it is freed."""
 
     def __del__(self) -> None:
         freed.append(adopt_all())
