@@ -1,12 +1,17 @@
 #include "arithmetic.hpp"
 
+#include <ATen/Parallel.h>
+
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 // Of the OpenMP and the MKL that PyTorch brings, where it brings them. Their headers are not there.
 extern "C" {
 [[gnu::weak]] void GOMP_parallel(void (*does)(void*), void* with, unsigned threads, unsigned flags);
+[[gnu::weak]] int omp_get_max_threads();
 [[gnu::weak]] void omp_set_num_threads(int threads);
+[[gnu::weak]] int MKL_Get_Max_Threads();                   // NOLINT(readability-identifier-naming)
 [[gnu::weak]] int MKL_Set_Num_Threads_Local(int threads);  // NOLINT(readability-identifier-naming)
 }
 
@@ -14,12 +19,16 @@ namespace ebbtide {
 
 namespace {
 
+std::atomic<int> of_new_threads = 0;  // 0: what the libraries give them
+Threads given_by_libraries;
+thread_local bool has_begun = false;
+
 std::atomic<std::uint64_t> changes = 1;  // 0: no thread has ever rounded otherwise
 
 // What a thread knows of those that share its work.
 struct Team {
   std::uint64_t changes = 0;
-  int threads = 0;
+  Threads threads{};
   bool usual = true;
 };
 
@@ -27,28 +36,69 @@ void look(void* usual) {
   if (rounding_now() != kUsualRounding) static_cast<std::atomic<bool>*>(usual)->store(false);
 }
 
-// Returns the number that MKL had.
-int share_with(int threads, int of_mkl) {
+// Returns what MKL had for this thread alone: 0 for nothing.
+int share_with(const Threads& threads) {
   if (omp_set_num_threads == nullptr) {
-    at::set_num_threads(threads);
-    return threads;
+    at::set_num_threads(threads.openmp);
+    return 0;
   }
-  omp_set_num_threads(threads);
-  return MKL_Set_Num_Threads_Local == nullptr ? 0 : MKL_Set_Num_Threads_Local(of_mkl);
+  omp_set_num_threads(threads.openmp);
+  return MKL_Set_Num_Threads_Local == nullptr ? 0 : MKL_Set_Num_Threads_Local(threads.mkl);
+}
+
+// A new thread tells what they are before and after its first loop in PyTorch.
+bool are_kept(const Threads& now) {
+  Threads before, after;
+  std::thread([&] {
+    begin_with_threads();
+    before = threads_now();
+    at::get_num_threads();
+    after = threads_now();
+  }).join();
+  return now != before || before == after;
 }
 
 }  // namespace
 
+Threads threads_now() {
+  if (omp_get_max_threads == nullptr) return {at::get_num_threads(), 0};
+  return {omp_get_max_threads(), MKL_Get_Max_Threads == nullptr ? 0 : MKL_Get_Max_Threads()};
+}
+
+void have_new_threads_begin_with(int threads) {
+  std::thread([] { given_by_libraries = threads_now(); }).join();
+  has_begun = true;
+  of_new_threads = threads;
+}
+
+void begin_with_threads() {
+  if (has_begun) return;
+  has_begun = true;
+  int threads = of_new_threads;
+  if (threads != 0 && threads_now() == given_by_libraries) share_with({threads, threads});
+}
+
+bool keeps_its_threads() {
+  static thread_local Threads looked_at;
+  static thread_local bool kept = false;
+  Threads now = threads_now();
+  if (now != looked_at) {
+    looked_at = now;
+    kept = are_kept(now);
+  }
+  return kept;
+}
+
 bool computes_as_usual() {
   look_again_who_rounds();
-  if (rounding_now() != kUsualRounding || at::in_parallel_region()) return false;
+  if (rounding_now() != kUsualRounding || at::in_parallel_region() || !keeps_its_threads()) return false;
   if (GOMP_parallel == nullptr || changes == 0) return true;  // a look would begin threads that the script has not begun
   static thread_local Team team;
   std::uint64_t now = changes;
-  int threads = at::get_num_threads();
+  Threads threads = threads_now();
   if (team.changes != now || team.threads != threads) {
     std::atomic<bool> usual = true;
-    if (threads > 1) GOMP_parallel(look, &usual, 0, 0);
+    if (threads.openmp > 1) GOMP_parallel(look, &usual, 0, 0);
     team = {now, threads, usual};
   }
   return team.usual;
@@ -60,12 +110,13 @@ void look_again_who_rounds() {
 
 void all_have_rounded_as_usual() { changes = 0; }
 
-WithThreads::WithThreads(int threads) : before_(at::get_num_threads()), changes_(threads != before_) {
-  if (changes_) of_mkl_ = share_with(threads, threads);
+WithThreads::WithThreads(const Threads& threads)
+    : before_((at::get_num_threads(), threads_now())), changes_(threads != before_) {  // so that no loop changes them meanwhile
+  if (changes_) of_mkl_ = share_with(threads);
 }
 
 WithThreads::~WithThreads() {
-  if (changes_) share_with(before_, of_mkl_);
+  if (changes_) share_with({before_.openmp, of_mkl_});
 }
 
 }  // namespace ebbtide

@@ -1,8 +1,6 @@
 // What a thread has of its own, and its operators' bits depend on: how it rounds, and how many threads share its work.
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -20,22 +18,42 @@ inline unsigned rounding_now() { return kUsualRounding; }
 inline void round_so(unsigned) {}
 #endif
 
-// Says whether this thread and those that share its work all round as usual, and others share it at all: within at::parallel_for
-// none do.
+// How many threads share this one's work: in PyTorch's and oneDNN's loops, and in MKL's products. at::get_num_threads does not
+// only tell. It gives a thread PyTorch's number at its first call, as the thread's first loop in PyTorch does, and products before
+// that have MKL's own number. So it is not for the script's threads.
+struct Threads {
+  int openmp = 0;
+  int mkl = 0;
+
+  bool operator==(const Threads&) const = default;
+};
+Threads threads_now();
+
+// Has threads whose first operator is yet to come begin with so many, but for this thread: a script named them too late for the
+// libraries to read them.
+void have_new_threads_begin_with(int threads);
+void begin_with_threads();  // at an operator
+
+// Says whether its first loop in PyTorch gives this thread no other numbers. One that is yet to have them is looked at once.
+bool keeps_its_threads();
+
+// Says whether this thread keeps its numbers, it and those that share its work all round as usual, and others share it at all:
+// within at::parallel_for none do.
 bool computes_as_usual();
 void look_again_who_rounds();  // a setting changes, and threads may have begun before
 void all_have_rounded_as_usual();  // so far, in this process
 
-// This thread's number of threads, for a while. at::set_num_threads would set that of threads yet to begin, too.
+// This thread's numbers, for a while. at::set_num_threads would set that of threads yet to begin, too. For threads of ours, and those
+// that keep theirs.
 class WithThreads {
  public:
-  explicit WithThreads(int threads);
+  explicit WithThreads(const Threads& threads);
   ~WithThreads();
   WithThreads(const WithThreads&) = delete;
   WithThreads& operator=(const WithThreads&) = delete;
 
  private:
-  const int before_;
+  const Threads before_;
   const bool changes_;
   int of_mkl_ = 0;
 };

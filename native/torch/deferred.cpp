@@ -40,9 +40,9 @@ struct Range {
 struct Scene {
   at::ThreadLocalState modes;
   unsigned rounding = rounding_now();
-  int threads = at::get_num_threads();
+  Threads threads = threads_now();
 
-  bool computes_as_here() const { return rounding == rounding_now() && threads == at::get_num_threads(); }
+  bool computes_as_here() const { return rounding == rounding_now() && threads == threads_now() && keeps_its_threads(); }
 };
 
 struct Deferred {
@@ -202,6 +202,7 @@ void carry_out_found(Find find_them) {
 }  // namespace
 
 bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Tensor& gradient) {
+  if (!keeps_its_threads()) return false;
   auto scene = std::make_shared<const Scene>();
   std::lock_guard lock(deferred_mutex);
   if (!is_free_for(memory_of(gradient), true)) return false;

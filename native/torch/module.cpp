@@ -116,6 +116,7 @@ void start(const ArenaSettings& asked) {
 
 // The threads that share an operator's work have the mask of the thread that made them. Each takes an element.
 void let_faults_into_pool() {
+  if (!keeps_its_threads()) return;  // none has shared a loop of PyTorch's yet
   at::Tensor elements = at::empty({static_cast<std::int64_t>(at::get_num_threads())});
   auto shared = at::TensorIterator::nullary_op(elements);
   shared.for_each([](char**, const std::int64_t*, std::int64_t, std::int64_t) { let_faults_in(); }, /*grain_size=*/1);
@@ -388,6 +389,7 @@ PYBIND11_MODULE(_torch, m) {
   });
   m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
+  m.def("have_new_threads_begin_with", &have_new_threads_begin_with, py::arg("threads"));
   m.def("note_lines", [](const std::vector<std::tuple<std::string, bool, int, std::string>>& rows) {
     std::vector<LineRule> rules;
     for (const auto& [text, anywhere, rank, shown] : rows) rules.push_back({text, anywhere, rank, shown});

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -29,7 +28,7 @@ namespace ebbtide {
 
 // What an operator's result depends on besides its arguments.
 struct Settings {
-  int threads = at::get_num_threads();
+  Threads threads = threads_now();
   bool deterministic = at::globalContext().deterministicAlgorithms();
   bool onednn = at::globalContext().userEnabledMkldnn();
   bool onednn_deterministic = at::globalContext().deterministicMkldnn();

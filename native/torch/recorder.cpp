@@ -26,6 +26,7 @@
 
 #include "../core/fault.hpp"
 #include "allocator.hpp"
+#include "arithmetic.hpp"
 #include "collective_pins.hpp"
 #include "deferred.hpp"
 #include "device_memory.hpp"
@@ -266,6 +267,7 @@ bool let_mkl_choose() {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
+  begin_with_threads();
   [[maybe_unused]] static const bool chosen = let_mkl_choose();
   Watch& watch = *the_watch();
   if (!watch.on()) {

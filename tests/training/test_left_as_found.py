@@ -40,7 +40,7 @@ def test_a_script_finds_its_process_as_a_plain_run_has_it(order: str, plainly: l
 
 
 SAYS_THREADS = """\
-import hashlib, os
+import hashlib, os, threading
 {first}
 import numpy
 drawn = numpy.random.default_rng(0).standard_normal((777, 777))
@@ -50,6 +50,10 @@ import torch
 made = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
 print(torch.get_num_threads(), made.sum().item().hex())
 print(hashlib.sha256((drawn @ drawn).tobytes()).hexdigest())
+long = made[:640_000].reshape(32, -1)  # whose products MKL sums by its own number in a thread that begins so
+thread = threading.Thread(target=lambda: print(hashlib.sha256((long @ long.mT).numpy().tobytes()).hexdigest()))
+thread.start()
+thread.join()
 print(numpy.__spec__.loader.__class__.__name__, torch.__spec__.loader.__class__.__name__)
 """
 

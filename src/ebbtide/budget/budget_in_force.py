@@ -173,9 +173,11 @@ class BudgetInForce:
         if not self.is_set or (self._limits.refused and not self._has_fitted):
             refused = shortfalls.REFUSED if self._limits.refused else shortfalls.BELOW_THE_REST
             return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
-        of_a_share = self._bounds.fraction is not None
+        share = self._bounds.fraction
+        if share is not None and steps <= RECORDED_STEPS:
+            return shortfalls.no_step_under(share, steps)
         too_large = self.is_beyond_size(peak_of_others)
-        return shortfalls.others_unbounded(peak_of_others, steps) if of_a_share or too_large else ""
+        return shortfalls.others_unbounded(peak_of_others, steps) if share is not None or too_large else ""
 
     def is_beyond_size(self, peak_bytes: int) -> bool:
         """Tell whether a process that peaked there took more than the size that was asked for."""

@@ -35,6 +35,14 @@ def no_peak(share: float, steps: int, needed: int) -> str:
     return f"{text}; {_STEP}. {_INSIDE}. If it has no such optimizer, {in_bytes}"
 
 
+def no_step_under(share: float, steps: int) -> str:
+    """Say that no step followed those that found the peak of a percentage."""
+    return (
+        f"{steps} steps found the peak, and none followed, so no step ran within {100 * share:g} % of it: the process was "
+        f"bounded by what there is; train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
+    )
+
+
 def others_unbounded(peak_bytes: int, steps: int) -> str:
     """Say that the script trained in a process that it started, and one took more than this one; "" if none did."""
     if not peak_bytes:

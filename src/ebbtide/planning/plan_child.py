@@ -90,7 +90,8 @@ class PlanningProcess:
     def stop(self) -> None:
         self._stopped = True
         if self._child is not None:
-            self._child.kill()
+            with suppress(PermissionError):  # the script has given up its user's rights: then it ends by itself
+                self._child.kill()
         self._thread.join()
 
     def _carry_out(self, question: AnonymousFile, needed: int) -> None:

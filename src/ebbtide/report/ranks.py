@@ -13,7 +13,6 @@ ROWS = (
 )
 """The rows of a column, from the top. A column also has the verdict and the faults."""
 WITHIN_BUDGET = "within budget"
-NEVER_IN_FORCE = "BUDGET NEVER IN FORCE (no step ran under it)"
 _LABEL = 17
 _MOST_COLUMNS = 8
 
@@ -43,8 +42,6 @@ def verdict(report: RunReport) -> str:
         return "NOT BOUNDED as asked" if report.moment is None else "NO BUDGET yet"
     if report.fast_bytes is None and report.arena_budget_bytes is None:
         return "NO BUDGET was set"
-    if no_step_under_it(report):
-        return NEVER_IN_FORCE if report.moment is None else "NO BUDGET yet"
     return WITHIN_BUDGET
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import ebbtide._torch as _torch
+from ebbtide.budget import shortfalls
 from ebbtide.budget.budget_in_force import RECORDED_STEPS
 from ebbtide.capture.optimizer_events import subscribe
 from ebbtide.doors import device_views
@@ -148,7 +149,7 @@ class DeviceEngine(Engine):
 
     def _report(self, counters: "_torch.Counters", before: "_torch.Counters") -> RunReport:
         unplanned = self._unplanned()
-        unbounded = "" if self._is_set else f"{len(self._steps)} steps were seen, and {RECORDED_STEPS} show the peak"
+        unbounded = self._shortfall()
         file = [(SPILL_FILE, None)] if self._run.spill else []
         return RunReport(
             format=FORMAT,
@@ -170,12 +171,20 @@ class DeviceEngine(Engine):
             left_out_steps=self._steps.left_out,
             left_out_written_bytes=self._steps.left_out_written_bytes,
             written_bytes=sum(counters["written_bytes"]) - sum(before["written_bytes"]),
-            bounded_as_asked=self._is_set or not len(self._steps),
+            bounded_as_asked=not (unbounded and len(self._steps)),
             planned_as_asked=not unplanned,
             tiers=reported([(HOST, self._run.host_bytes), *file], before, counters),
             device=str(self._run.device),
             trained_parameters=self._hooks.trained_parameters,
         )
+
+    def _shortfall(self) -> str:
+        """Say why the budget bounded no step, or ""."""
+        if not self._is_set:
+            return f"{len(self._steps)} steps were seen, and {RECORDED_STEPS} show the peak"
+        if self._fraction is not None and len(self._steps) <= RECORDED_STEPS:
+            return shortfalls.no_step_under(self._fraction, len(self._steps))
+        return ""
 
     def _held(self, counters: "_torch.Counters") -> tuple[str, int, int]:
         budget = counters["arena_limit_bytes"] if self._is_set else 0

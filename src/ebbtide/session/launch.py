@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from itertools import dropwhile
 from types import CodeType, ModuleType, TracebackType
@@ -25,7 +25,7 @@ from ebbtide.errors import INTERRUPTED, BudgetError, SettingError
 from ebbtide.ir.run_report import RunReport
 from ebbtide.session.ending import end_together
 from ebbtide.session.leaving import seen
-from ebbtide.session.library_threads import taken_as_the_script_says
+from ebbtide.session.library_threads import LIBRARIES, taken_as_the_script_says
 from ebbtide.session.recorder import Recorder
 from ebbtide.session.session import Session
 from ebbtide.terminal import tell
@@ -172,6 +172,7 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
     sys.modules["__main__"] = program.module
     program.module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.argv = list(program.arguments)
+    _leave_names_to_the_script()
     try:
         with taken_as_the_script_says():
             exec(program.code, program.module.__dict__)
@@ -187,9 +188,44 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
         elif (told := why()) is not None:
             raise told from None
         error.with_traceback(_below_launcher(error.__traceback__, program.code))
-        sys.excepthook(type(error), error, error.__traceback__)
-        return INTERRUPTED if type(error) is KeyboardInterrupt else 1  # as Python has it: not of a class of its own
+        status = _tell_as_python_does(error)
+        return INTERRUPTED if status == 1 and type(error) is KeyboardInterrupt else status  # not of a class of its own
     return 0
+
+
+def _tell_as_python_does(error: BaseException) -> int:
+    """Show the error that ended the program and return the exit status. The script's own hook may be gone, or fail."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.last_exc = error
+    if not hasattr(sys, "excepthook"):
+        _write("sys.excepthook is missing")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return 1
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as ended:
+        return _exit_status(ended.code)
+    except BaseException as failed:
+        _write("Error in sys.excepthook:")
+        failed.__context__ = None if failed.__context__ is error else failed.__context__
+        below = failed.__traceback__.tb_next if failed.__traceback__ is not None else None  # this function
+        sys.__excepthook__(type(failed), failed.with_traceback(below), below)
+        _write("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
+
+
+def _leave_names_to_the_script() -> None:
+    """Have it find its own modules where Ebbtide has loaded others of the same names (``html``, ``click``)."""
+    loaded = {name.partition(".")[0] for name in sys.modules} - {"__main__", "ebbtide", *LIBRARIES}
+    for name in loaded - set(sys.builtin_module_names):
+        own = PathFinder.find_spec(name, sys.path[:1])
+        here = getattr(sys.modules.get(name), "__spec__", None)
+        if own is None or own.loader is None or here is None or own.origin == here.origin:
+            continue
+        if FrozenImporter.find_spec(name) is None:  # else Python has loaded it before any script
+            for taken in [one for one in sys.modules if one.partition(".")[0] == name]:
+                del sys.modules[taken]
 
 
 def on_interrupt(action: Any) -> None:
@@ -202,11 +238,15 @@ def on_interrupt(action: Any) -> None:
 def _exit_status(code: object) -> int:
     if code is None or isinstance(code, int):
         return code or 0
+    _write(code)
+    return 1
+
+
+def _write(text: object) -> None:
     stream = sys.stderr or sys.__stderr__
     if stream is not None:
         with suppress(Exception):  # as in Python: a text that cannot be written changes nothing
-            print(code, file=stream)
-    return 1
+            print(text, file=stream)
 
 
 def _below_launcher(trace: TracebackType | None, code: CodeType) -> TracebackType | None:

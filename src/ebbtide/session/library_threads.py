@@ -23,7 +23,7 @@ from ebbtide.terminal import tell
 _READ_AS_LOADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_DYNAMIC")
 _TOO_LATE = ("PYTORCH_JIT",)
 _OPENBLAS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
-_LIBRARIES = ("numpy", "torch")
+LIBRARIES = ("numpy", "torch")
 """PyTorch imports NumPy."""
 _ASK = """\
 import sys
@@ -44,7 +44,7 @@ def threads_of(library: ModuleType) -> int:
 def taken_as_the_script_says() -> Iterator[None]:
     """Meanwhile watch for the first import of each library that is loaded."""
     read = _what_they_read()
-    loaded = {name: sys.modules.pop(name) for name in _LIBRARIES if name in sys.modules}
+    loaded = {name: sys.modules.pop(name) for name in LIBRARIES if name in sys.modules}
     watchers = [_FirstImport(module, partial(_take, module, read)) for module in loaded.values()]
     for watcher in watchers:
         sys.meta_path.insert(0, watcher)
@@ -111,6 +111,10 @@ def _take(library: ModuleType, before: dict[str, object]) -> None:
     change = library.set_num_threads if library.__name__ == "torch" else _openblas("set")
     if threads and change is not None and threads != threads_of(library):
         change(threads)
+        if library.__name__ == "torch":
+            import ebbtide._torch as _torch  # not where another process is asked, which imports this module
+
+            _torch.have_new_threads_begin_with(threads)  # that was for this thread's
 
 
 def _openblas(what: str) -> Callable[..., int] | None:

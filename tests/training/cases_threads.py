@@ -1,0 +1,85 @@
+"""How many threads share a thread's work: in PyTorch's loops, and in MKL's products."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import ebbtide
+from ebbtide import _torch
+from tests.training.looks_at_what_is_made_anew import recipes
+
+LONG = 20_000
+"""The sums of products of so many numbers depend on how many threads share them."""
+
+
+def in_a_new_thread(makes: Callable[[], Tensor | None]) -> Tensor | None:
+    made: list[Tensor | None] = []
+    thread = threading.Thread(target=lambda: made.append(makes()))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def _trained(steps: int) -> list[Tensor]:
+    """Train with a new thread for each micro-batch, and begin with a product, for which MKL has its own number."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(LONG, 16), nn.SiLU(), nn.Linear(16, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = list[Tensor]()
+
+    def micro_batch(pictures: Tensor) -> None:
+        loss = model(pictures).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(2):
+            pictures = torch.randn(16, LONG)
+            in_a_new_thread(lambda pictures=pictures: micro_batch(pictures))
+        optimizer.step()
+    state = [held for each in optimizer.state.values() for held in each.values()]
+    return [*losses, *model.state_dict().values(), *state]
+
+
+def of_new_threads(order: str) -> tuple[bool, bool, int]:
+    """Tell whether it matters that PyTorch has given a new thread no number yet, whether the bits are as plainly all the
+    same, and how many bytes left memory."""
+    torch.set_num_threads(1)
+    one, other = torch.randn(16, LONG), torch.randn(LONG, 16)
+    matters = not torch.equal(one @ other, in_a_new_thread(lambda: one @ other))
+    plain = _trained(8)
+    with ebbtide.Session(fast="70%", optimizer=order, progress="off", wait_for_plan=True) as session:
+        ours = _trained(8)
+    left = sum(step.evicted_bytes.total for step in session.report().steps)
+    return matters, all(map(torch.equal, plain, ours)), left
+
+
+def _limit(threads: int) -> None:
+    """As threadpoolctl, which scikit-learn and joblib call: it does not see the MKL that PyTorch brings."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    path = next(line.split()[-1] for line in lines if "libgomp" in line)
+    ctypes.CDLL(path).omp_set_num_threads(threads)
+
+
+def of_mkl_alone() -> tuple[bool, int]:
+    """Make something anew that was made while MKL had its own number. Tell whether its bits are the same, and its bytes."""
+    torch.set_num_threads(2)
+    torch.ones(1 << 20).mul(2)  # the thread's first loop, which gives it that number
+    one, other = torch.randn(256, 4096), torch.randn(4096, 256)
+
+    def product() -> Tensor:
+        _limit(1)
+        made = one @ other
+        _limit(2)
+        return made
+
+    plain = product()
+    with ebbtide.Session(fast="1GiB", progress="off"), recipes(1):
+        made, before = product(), _torch.counters()["made_anew_bytes"]
+        _torch.evict([made])
+        return torch.equal(made.clone(), plain), _torch.counters()["made_anew_bytes"] - before
