@@ -108,6 +108,51 @@ def test_the_scripts_own_excepthook_is_asked(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "hooked ValueError\n")
 
 
+HOOKS = {
+    "fails": "def fails(*_): raise KeyError('in the hook')\nsys.excepthook = fails",
+    "is none": "sys.excepthook = None",
+    "is gone": "del sys.excepthook",
+    "exits": "sys.excepthook = lambda *_: sys.exit(7)",
+    "exits with a text": "sys.excepthook = lambda *_: sys.exit('told')",
+    "is Python's": "",
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_error_ends_a_script_as_under_python_whatever_its_excepthook_does(tmp_path: Path, hook: str) -> None:
+    lasts = "atexit.register(lambda: print(sys.last_type, sys.last_value))"
+    path = script(tmp_path, f"import atexit, sys\n{HOOKS[hook]}\n{lasts}\n1 / 0\n")
+    ours = run("run", "--fast", "1GiB", "--quiet", path, **DISABLED)
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
+    assert [line for line in ours.stderr.splitlines() if not line.startswith("ebbtide: ")] == plain.stderr.splitlines()
+    assert "division by zero" in plain.stdout
+
+
+@pytest.mark.parametrize("name", ["html", "resource", "click", "tomllib/__init__"])
+def test_a_script_finds_its_own_modules_by_names_that_ebbtide_knows_others_by(tmp_path: Path, name: str) -> None:
+    script(tmp_path / Path(name).parent, "x = 'the script\\'s'", f"{Path(name).name}.py")
+    top = name.partition("/")[0]
+    path = script(tmp_path, f"import torch\nimport {top}\nprint({top}.x)\ntorch.ones(2)\n")
+    for command in (["-m", "ebbtide"], [str(Path(sys.executable).with_name("ebbtide"))]):
+        words = [sys.executable, *command, "run", "--fast", "1GiB", "--quiet", str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert (done.returncode, done.stdout) == (0, "the script's\n"), done.stderr
+
+
+def test_a_script_is_found_as_the_kernel_finds_it(tmp_path: Path) -> None:
+    for folder in ("here", "other/sub"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "here/link").symlink_to("../other/sub")
+    script(tmp_path / "here", "print('here')")
+    script(tmp_path / "other", "print('other', __file__)")
+    ours = run("run", "--fast", "1GiB", "--quiet", "link/../train.py", cwd=tmp_path / "here", **DISABLED)
+    words = [sys.executable, "link/../train.py"]
+    plain = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path / "here", check=True)
+    assert (ours.stdout, ours.returncode) == (plain.stdout, 0)
+    assert plain.stdout.startswith("other")
+
+
 def test_multiprocessing_spawn_finds_the_scripts_functions(tmp_path: Path) -> None:
     body = """
         import multiprocessing

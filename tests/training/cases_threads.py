@@ -47,8 +47,8 @@ def _trained(steps: int) -> list[Tensor]:
 
 
 def of_new_threads(order: str) -> tuple[bool, bool, int]:
-    """Tell whether it matters that PyTorch has given a new thread no number yet, whether the bits are as plainly all the
-    same, and how many bytes left memory."""
+    """Tell whether it matters that PyTorch has given a new thread no number yet, whether the bits are as plainly all
+    the same, and how many bytes left memory."""
     torch.set_num_threads(1)
     one, other = torch.randn(16, LONG), torch.randn(LONG, 16)
     matters = not torch.equal(one @ other, in_a_new_thread(lambda: one @ other))
@@ -67,7 +67,8 @@ def _limit(threads: int) -> None:
 
 
 def of_mkl_alone() -> tuple[bool, int]:
-    """Make something anew that was made while MKL had its own number. Tell whether its bits are the same, and its bytes."""
+    """Make something anew that was made while MKL had its own number. Tell whether its bits are the same, and how many
+    bytes were made."""
     torch.set_num_threads(2)
     torch.ones(1 << 20).mul(2)  # the thread's first loop, which gives it that number
     one, other = torch.randn(256, 4096), torch.randn(4096, 256)

@@ -171,3 +171,16 @@ def test_a_command_that_ends_meanwhile_leaves_no_process(what: str, status: int,
     done = run(EBBTIDE, "run", "--fast", "40%", *saves, str(script), env={"EBBTIDE_WAIT_FOR_PLAN": "0"}, status=status)
     assert not Path(f"/proc/{done.stdout.split()[1]}").exists()
     assert "the run ended while its plan was being made" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_script_that_gives_up_its_rights_meanwhile_ends_as_ever(tmp_path: Path) -> None:
+    """It may not end the planning process any more, which is waited for."""
+    script = tmp_path / "script.py"
+    begins_late = 'plan_child._START = "import time; time.sleep(3); " + plan_child._START'
+    kept = [line for line in SCRIPT.splitlines() if not line.startswith("plan_child")]
+    text = "\n".join([*kept[:3], begins_late, *kept[3:]])
+    script.write_text(text.replace("{what}", "import os; os.setuid(65534)"))
+    done = run(EBBTIDE, "run", "--fast", "40%", str(script), env={"EBBTIDE_WAIT_FOR_PLAN": "0"}, status=0)
+    assert "trained for 6 steps" in done.stderr
+    assert not Path(f"/proc/{done.stdout.split()[1]}").exists()

@@ -212,7 +212,8 @@ def test_a_run_writes_into_a_copy_and_touches_nothing_of_the_original(tmp_path: 
     (folder.working / "src/train.py").write_text("changed")
     assert (project / "src/train.py").read_text() == "original"
     assert (folder.working / "inside").read_text() == "changed"
-    assert (folder.working / "outside/text").read_text() == "data"
+    (folder.working / "outside/text").write_text("changed")
+    assert (data / "text").read_text() == (again.working / "outside/text").read_text() == "data"
     assert (folder.working / "env").readlink() == project / "env"
     assert (folder.working / ".git/config").read_text() == "git"
 
@@ -230,6 +231,24 @@ def test_a_directory_too_large_to_copy_is_told_what_to_do(tmp_path: Path, monkey
     with pytest.raises(SettingError, match=r"--output \{out\}"):
         make_folder(["train.py"], tmp_path, tmp_path / "runs", "one")
     make_folder(["train.py", "{out}"], tmp_path, tmp_path / "runs", "two")
+
+
+def test_a_link_to_what_is_too_large_to_copy_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project, data = tmp_path / "project", tmp_path / "data"
+    project.mkdir()
+    data.mkdir()
+    (data / "text").write_text("data" * 8)
+    (project / "results").symlink_to(data)
+    (project / "gone").symlink_to("nowhere")
+    monkeypatch.setattr(folders, "MOST_COPIED_BYTES", 31)
+    for name in ("one", "two"):
+        folder = make_folder(["train.py"], project, tmp_path / "runs", name)
+        assert (folder.working / "results").readlink() == data
+    said = capfd.readouterr().err
+    assert said.count("results leads to") == 1
+    assert "gone" not in said
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def no_peak(share: float, steps: int, needed: int) -> str:
 def no_step_under(share: float, steps: int) -> str:
     """Say that no step followed those that found the peak of a percentage."""
     return (
-        f"{steps} steps found the peak, and none followed, so no step ran within {100 * share:g} % of it: the process was "
-        f"bounded by what there is; train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
+        f"{steps} steps found the peak, and none followed, so no step ran within {100 * share:g} % of it: the process "
+        f"was bounded by what there is; train for longer, or give the budget in bytes, such as {option('fast', '8GiB')}"
     )
 
 

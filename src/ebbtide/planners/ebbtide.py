@@ -96,15 +96,18 @@ def ebbtide(
     if best is None:
         require_feasible(problem, capacity)
         raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-    if like is not None and (remaking := Remaking.of(problem, trace, capacity)) is not None:
-        bound = lower_bound_ns(trace, machine, capacity)
-        if best[0] > max(bound * GOOD_ENOUGH, moving.step_ns * _WORTH_REMAKING):
-            with_remakes = RemakeSearch(remaking, like, bound, deadline).run()
-            best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
-    if best[0] > max(bound, moving.step_ns * _WORTH_REMAKING):
-        for rival in remaking_rivals(trace, machine, capacity, deadline):
-            step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
-            best = best if step_ns >= best[0] else (step_ns, rival.stays)
+    if best[0] <= moving.step_ns * _WORTH_REMAKING:
+        bound = bound if moving is trace else min(bound, moving.step_ns)  # of plans that move alone
+    else:
+        if like is not None and (remaking := Remaking.of(problem, trace, capacity)) is not None:
+            bound = lower_bound_ns(trace, machine, capacity)
+            if best[0] > bound * GOOD_ENOUGH:
+                with_remakes = RemakeSearch(remaking, like, bound, deadline).run()
+                best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
+        if best[0] > bound * GOOD_ENOUGH:
+            for rival in remaking_rivals(trace, machine, capacity, deadline):
+                step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
+                best = best if step_ns >= best[0] else (step_ns, rival.stays)
     step_ns, stays = best
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     status = PlanStatus.OPTIMAL if step_ns <= bound else status

@@ -27,8 +27,8 @@ def median_step_s(report: RunReport) -> float | None:
 
 
 def planned_step_s(report: RunReport) -> float | None:
-    """Return the median time of the steps that followed a plan. None without any, or where the last plan came after
-    them."""
-    planned_s = [step.wall_s for step in report.steps if step.mode is StepMode.PLANNED]
-    came_last = report.plan is not None and (report.plan.taken_up_after or 0) >= report.step_count()
-    return median(planned_s) if planned_s and not came_last else None
+    """Return the median time of the steps that followed a plan since the last one was taken up. None without any."""
+    taken_up = report.plan.taken_up_after or 0 if report.plan is not None else 0
+    since = report.steps[-since_then:] if (since_then := max(report.step_count() - taken_up, 0)) else ()
+    planned_s = [step.wall_s for step in since if step.mode is StepMode.PLANNED]
+    return median(planned_s) if planned_s else None

@@ -196,7 +196,8 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
 def _tell_as_python_does(error: BaseException) -> int:
     """Show the error that ended the program and return the exit status. The script's own hook may be gone, or fail."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-    sys.last_exc = error
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     if not hasattr(sys, "excepthook"):
         _write("sys.excepthook is missing")
         sys.__excepthook__(type(error), error, error.__traceback__)
@@ -265,7 +266,7 @@ def require_script(command: Sequence[str]) -> None:
 def _read_script(path: str, arguments: Sequence[str]) -> bytes:
     """Read it. Raises SettingError where it cannot be read, or is no script of Python's."""
     try:
-        with io.open_code(os.path.abspath(path)) as file:
+        with io.open_code(_full(path)) as file:
             source = file.read()
     except OSError as error:
         raise SettingError(f"cannot open {path}: {error.strerror}{_without_python(path, arguments)}") from error
@@ -296,7 +297,7 @@ def _without_python(path: str, arguments: Sequence[str]) -> str:
 
 
 def _find_script(path: str, arguments: Sequence[str]) -> Program:
-    full = os.path.abspath(path)
+    full = _full(path)
     source = _read_script(path, arguments)
     _lead_path(os.path.dirname(os.path.realpath(full)))
     module = ModuleType("__main__")

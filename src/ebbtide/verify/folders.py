@@ -2,17 +2,19 @@
 
 Where the command contains ``{out}``, this is replaced by the directory's name, and the script runs where it is.
 Otherwise the script runs in a fresh copy of the current directory. So it finds the files that it reads there, and never
-writes into the original. Virtual environments and ``.git`` are linked, not copied. A link that leads out of the
-directory still does.
+writes into the original. Virtual environments and ``.git`` are linked, not copied. What a link leads to outside of the
+directory is copied, too, where it is small enough; else the link still leads there, and a warning says so.
 """
 
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from ebbtide.errors import SettingError
+from ebbtide.terminal import tell
 from ebbtide.units import GIB, format_bytes
 
 PLACE = "{out}"
@@ -37,28 +39,55 @@ def make_folder(command: Sequence[str], current: Path, runs: Path, name: str) ->
         written = runs / name / "out"
         written.mkdir(parents=True)
         return Folder(tuple(part.replace(PLACE, str(written)) for part in command), current, written)
-    _check_size(current, runs)
+    room = _room_beside(current, runs)
     working = runs / name / "copy"
     for directory, folders, files in _walk(current, runs):
         target = working / directory.relative_to(current)
         target.mkdir(parents=True)
         for path in (directory / part for part in (*folders, *files)):
-            _copy(path, target / path.name, current)
+            _copy(path, target / path.name, current, room)
     return Folder(tuple(command), working, working)
 
 
-def _check_size(current: Path, runs: Path) -> None:
-    count, nbytes = 0, 0
+@dataclass(slots=True)
+class _Room:
+    """What may be copied yet."""
+
+    files: int
+    nbytes: int
+
+    def take(self, files: int, nbytes: int) -> bool:
+        """Take this much, and say whether it was there."""
+        self.files, self.nbytes = self.files - files, self.nbytes - nbytes
+        return self.files >= 0 and self.nbytes >= 0
+
+    def copy_outside(self, path: Path, target: Path) -> bool:
+        """Copy a file or a directory with all that is in it, if it can be copied and there is room."""
+        left = replace(self)
+        found = [path] if path.is_file() else (Path(name, file) for name, _, files in os.walk(path) for file in files)
+        try:
+            if not all(left.take(1, file.lstat().st_size) for file in found):
+                return False
+            shutil.copy2(path, target) if path.is_file() else shutil.copytree(path, target, symlinks=True)
+        except OSError:  # it is gone, or forbidden, or has a pipe in it
+            shutil.rmtree(target, ignore_errors=True)
+            return False
+        self.files, self.nbytes = left.files, left.nbytes
+        return True
+
+
+def _room_beside(current: Path, runs: Path) -> _Room:
+    """Return the room that is left for what links lead to. Raises SettingError where there is none for the rest."""
+    room = _Room(MOST_COPIED_FILES, MOST_COPIED_BYTES)
     for directory, _, files in _walk(current, runs):
-        count += len(files)
-        nbytes += sum((directory / name).lstat().st_size for name in files)
-        if nbytes > MOST_COPIED_BYTES or count > MOST_COPIED_FILES:
+        if not room.take(len(files), sum((directory / name).lstat().st_size for name in files)):
             raise SettingError(
                 f"each run gets a copy of the current directory to write in, and {current} holds more than "
                 f"{format_bytes(MOST_COPIED_BYTES)} or {MOST_COPIED_FILES} files. Name where the script writes with "
                 f"{PLACE}, as in `ebbtide verify train.py --output {PLACE}` (it then runs where it is), or start it in "
                 "a directory that holds only what it reads by relative paths."
             )
+    return room
 
 
 def _walk(current: Path, runs: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
@@ -70,16 +99,29 @@ def _walk(current: Path, runs: Path) -> Iterator[tuple[Path, list[str], list[str
         folders[:] = [name for name in folders if not _is_linked(directory / name)]
 
 
-def _copy(path: Path, target: Path, current: Path) -> None:
+def _copy(path: Path, target: Path, current: Path, room: _Room) -> None:
     """Copy a file or a link, or link a directory. ``_walk`` makes other directories. Sockets and pipes are left out."""
     if path.is_symlink():
         leads_to = Path(os.path.realpath(path))
-        target.symlink_to(os.readlink(path) if leads_to.is_relative_to(current) else leads_to)
+        if leads_to.is_relative_to(current):
+            target.symlink_to(os.readlink(path))
+        elif _is_linked(leads_to) or not room.copy_outside(leads_to, target):
+            target.symlink_to(leads_to)
+            if os.access(leads_to, os.W_OK) and not _is_linked(leads_to):
+                _tell_of_link(path.relative_to(current), leads_to)
     elif path.is_dir():
         if _is_linked(path):
             target.symlink_to(path)
     elif path.is_file():
         shutil.copy2(path, target)
+
+
+@cache
+def _tell_of_link(link: Path, leads_to: Path) -> None:
+    tell(
+        f"ebbtide: warning: {link} leads to {leads_to}, which is too large to copy: what the script writes there "
+        f"replaces what is there. {PLACE} in its arguments names another place"
+    )
 
 
 def _is_linked(directory: Path) -> bool:
