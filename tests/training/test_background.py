@@ -2,6 +2,7 @@
 between leaves no process behind."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
