@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <system_error>
 #include <thread>
 
 // Of the OpenMP and the MKL that PyTorch brings, where it brings them. Their headers are not there.
@@ -46,15 +47,19 @@ int share_with(const Threads& threads) {
   return MKL_Set_Num_Threads_Local == nullptr ? 0 : MKL_Set_Num_Threads_Local(threads.mkl);
 }
 
-// A new thread tells what they are before and after its first loop in PyTorch.
+// A new thread tells what they are before and after its first loop in PyTorch. False where none can begin.
 bool are_kept(const Threads& now) {
   Threads before, after;
-  std::thread([&] {
-    begin_with_threads();
-    before = threads_now();
-    at::get_num_threads();
-    after = threads_now();
-  }).join();
+  try {
+    std::thread([&] {
+      begin_with_threads();
+      before = threads_now();
+      at::get_num_threads();
+      after = threads_now();
+    }).join();
+  } catch (const std::system_error&) {
+    return false;
+  }
   return now != before || before == after;
 }
 
