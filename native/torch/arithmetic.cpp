@@ -20,9 +20,10 @@ namespace ebbtide {
 
 namespace {
 
-std::atomic<int> of_new_threads = 0;  // 0: what the libraries give them
-Threads given_by_libraries;
+std::atomic<bool> are_given = false;  // the next two
+Threads of_libraries, of_script;      // what a new thread has
 thread_local bool has_begun = false;
+std::atomic<std::uint64_t> changes_of_threads = 0;
 
 std::atomic<std::uint64_t> changes = 1;  // 0: no thread has ever rounded otherwise
 
@@ -70,29 +71,40 @@ Threads threads_now() {
   return {omp_get_max_threads(), MKL_Get_Max_Threads == nullptr ? 0 : MKL_Get_Max_Threads()};
 }
 
-void have_new_threads_begin_with(int threads) {
-  std::thread([] { given_by_libraries = threads_now(); }).join();
-  has_begun = true;
-  of_new_threads = threads;
+void give_threads(const Threads& here, const Threads& to_new) {
+  std::thread([] { of_libraries = threads_now(); }).join();
+  of_script = to_new;
+  are_given = has_begun = true;
+  share_with(here);
 }
 
 void begin_with_threads() {
   if (has_begun) return;
   has_begun = true;
-  int threads = of_new_threads;
-  if (threads != 0 && threads_now() == given_by_libraries) share_with({threads, threads});
+  if (are_given && threads_now() == of_libraries) share_with(of_script);
+}
+
+bool in_each_of_the_team(void (*does)(void*), void* with) {
+  if (GOMP_parallel == nullptr) return false;
+  GOMP_parallel(does, with, 0, 0);
+  return true;
 }
 
 bool keeps_its_threads() {
   static thread_local Threads looked_at;
+  static thread_local std::uint64_t looked_after = 0;
   static thread_local bool kept = false;
   Threads now = threads_now();
-  if (now != looked_at) {
+  std::uint64_t after = changes_of_threads;
+  if (now != looked_at || after != looked_after) {
     looked_at = now;
+    looked_after = after;
     kept = are_kept(now);
   }
   return kept;
 }
+
+void look_again_who_keeps_threads() { ++changes_of_threads; }
 
 bool computes_as_usual() {
   look_again_who_rounds();
@@ -103,7 +115,7 @@ bool computes_as_usual() {
   Threads threads = threads_now();
   if (team.changes != now || team.threads != threads) {
     std::atomic<bool> usual = true;
-    if (threads.openmp > 1) GOMP_parallel(look, &usual, 0, 0);
+    if (threads.openmp > 1) in_each_of_the_team(look, &usual);
     team = {now, threads, usual};
   }
   return team.usual;

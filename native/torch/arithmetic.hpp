@@ -29,13 +29,18 @@ struct Threads {
 };
 Threads threads_now();
 
-// Has threads whose first operator is yet to come begin with so many, but for this thread: a script named them too late for the
-// libraries to read them.
-void have_new_threads_begin_with(int threads);
+// Gives this thread numbers, and those whose first operator is yet to come: a script named them too late for the libraries to read
+// them.
+void give_threads(const Threads& here, const Threads& to_new);
 void begin_with_threads();  // at an operator
 
-// Says whether its first loop in PyTorch gives this thread no other numbers. One that is yet to have them is looked at once.
+// Has each thread of the team that shares this one's work call this. False where that is not OpenMP's of GNU.
+bool in_each_of_the_team(void (*does)(void*), void* with);
+
+// Says whether its first loop in PyTorch gives this thread no other numbers: a look by a new thread, after each change of this one's
+// or of PyTorch's.
 bool keeps_its_threads();
+void look_again_who_keeps_threads();  // PyTorch's changes
 
 // Says whether this thread keeps its numbers, it and those that share its work all round as usual, and others share it at all:
 // within at::parallel_for none do.

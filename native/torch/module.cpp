@@ -116,7 +116,7 @@ void start(const ArenaSettings& asked) {
 
 // The threads that share an operator's work have the mask of the thread that made them. Each takes an element.
 void let_faults_into_pool() {
-  if (!keeps_its_threads()) return;  // none has shared a loop of PyTorch's yet
+  if (in_each_of_the_team([](void*) { let_faults_in(); }, nullptr)) return;
   at::Tensor elements = at::empty({static_cast<std::int64_t>(at::get_num_threads())});
   auto shared = at::TensorIterator::nullary_op(elements);
   shared.for_each([](char**, const std::int64_t*, std::int64_t, std::int64_t) { let_faults_in(); }, /*grain_size=*/1);
@@ -389,7 +389,13 @@ PYBIND11_MODULE(_torch, m) {
   });
   m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
-  m.def("have_new_threads_begin_with", &have_new_threads_begin_with, py::arg("threads"));
+  m.def("threads_now", [] {
+    Threads now = threads_now();
+    return std::pair(now.openmp, now.mkl);
+  });
+  m.def("give_threads", [](const std::pair<int, int>& here, const std::pair<int, int>& to_new) {
+    give_threads({here.first, here.second}, {to_new.first, to_new.second});
+  });
   m.def("note_lines", [](const std::vector<std::tuple<std::string, bool, int, std::string>>& rows) {
     std::vector<LineRule> rules;
     for (const auto& [text, anywhere, rank, shown] : rows) rules.push_back({text, anywhere, rank, shown});
@@ -490,6 +496,7 @@ PYBIND11_MODULE(_torch, m) {
       "make_all",
       [] {
         look_again_who_rounds();
+        look_again_who_keeps_threads();
         if (watch().on()) make_all();
       },
       py::call_guard<py::gil_scoped_release>());

@@ -200,8 +200,11 @@ def end_step(*, completed: bool = True) -> Counters:
     Returns the counters of that moment. So between two edges of steps no counter falls.
     """
 
-def have_new_threads_begin_with(threads: int) -> None:
-    """Have threads whose first operator is yet to come begin with so many threads to share their work; not this one."""
+def threads_now() -> tuple[int, int]:
+    """Return how many threads share this one's work: in OpenMP's loops, and in MKL's products (0 without MKL)."""
+
+def give_threads(here: tuple[int, int], to_new: tuple[int, int]) -> None:
+    """Give this thread such numbers, and those whose first operator is yet to come."""
 
 def note_lines(rules: Sequence[tuple[str, bool, int, str]]) -> None:
     """Note from now on, in recorded steps, which line of the user's program made each storage. No rules: note none.

@@ -72,6 +72,14 @@ def test_a_hook_per_parameter_makes_one_step_of_an_iteration(program: Program) -
     assert program.step("".join(reversed(names)) * 3) == ["a"] * 3
 
 
+def test_trainings_that_follow_one_another_and_keep_their_optimizers_are_all_followed(program: Program) -> None:
+    seen = []
+    for name in "abcde":
+        program.build(name)
+        seen.append(len(program.step(name * 12)))
+    assert seen == [12, 0, 7, 11, 11]
+
+
 def test_optimizers_that_were_built_before_are_known_from_their_first_steps(program: Program) -> None:
     program.build("a", "b")
     program.iterations = Iterations()

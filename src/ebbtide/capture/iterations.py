@@ -9,6 +9,10 @@ looked. Three things end that: it is gone; it steps within another's step or on 
 more than ``MOST`` steps in one step without it. Then training is in its next phase, or it steps rarely. The first
 optimizer that makes so many steps is followed from then on, with those that stepped meanwhile.
 
+A program may train several times and keep what it trained (folds, searches). Optimizers that were met after others had
+stepped, and together make more than ``MOST`` steps without them, are the next trainings'. From then on two steps are
+enough to tell, until one that was left steps again, as an outer optimizer does.
+
 An optimizer may be given other parameters for each of several steps (DeepSpeed's ZeRO-3, a group of them at a time). It
 counts as one optimizer for each group for which it keeps state. Their first parameters tell them apart. Only their
 identities are kept: ``torch.utils.swap_tensors`` refuses a tensor to which anybody else refers, even weakly.
@@ -46,26 +50,40 @@ class Iterations:
         self._in_use: set[_Key] = set()
         self._awaited: set[_Key] = set()  # in use, and not stepped since the program's step began
         self._made: dict[_Key, int] = {}  # outermost steps since the program's step began
+        self._met: dict[_Key, int] = {}  # how many outermost steps there had been
+        self._last: dict[_Key, int] = {}  # which outermost step was its last
+        self._steps = 0
+        self._left: set[_Key] = set()  # by the next training
+        self._one_by_one: bool | None = None  # trainings follow one another; None: it is not known
 
     def built(self, optimizer: Optimizer) -> None:
         """Note that it took parameters. A second call changes nothing."""
         if not any(known == id(optimizer) for known, _ in self._known):
-            self._meet((id(optimizer), 0), True, optimizer)
+            self._meet((id(optimizer), 0), True, optimizer, self._steps)
 
     def stepped(self, optimizer: Optimizer) -> bool:
         """Note that its step ended, while its hooks run. Return whether the program's step ends with it."""
         built, key = (id(optimizer), 0), (id(optimizer), id(_first_parameter(optimizer)))
         in_use = built in self._in_use or built not in self._known
+        met = self._met.get(built, self._steps)
         self._forget(built)
         self._forget_groups_without_state(optimizer, key)
         if key not in self._known:
-            self._meet(key, in_use, optimizer)
+            self._meet(key, in_use, optimizer, met)
         if not is_outermost() or not self._is_ours():
             self._in_use.discard(key)
             self._awaited.discard(key)
             return False
+        self._steps += 1
+        self._last[key] = self._steps
         self._made[key] = self._made.get(key, 0) + 1
         self._awaited.discard(key)
+        if key in self._left:
+            self._left.discard(key)
+            self._in_use.add(key)
+            self._one_by_one = False
+        if self._made[key] > 1 and self._trains_one_by_one():
+            self._leave({other for other in self._awaited if 0 < self._last.get(other, 0) <= self._met[key]})
         if self._made[key] > MOST:
             self._in_use = set(self._made)
             self._awaited.clear()
@@ -80,8 +98,18 @@ class Iterations:
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()
 
-    def _meet(self, key: _Key, in_use: bool, optimizer: Optimizer) -> None:
-        """Make it known for as long as the optimizer lives."""
+    def _trains_one_by_one(self) -> bool:
+        return sum(self._made.values()) > MOST if self._one_by_one is None else self._one_by_one
+
+    def _leave(self, keys: set[_Key]) -> None:
+        self._one_by_one = self._one_by_one or (True if keys else None)
+        self._left |= keys
+        self._in_use -= keys
+        self._awaited -= keys
+
+    def _meet(self, key: _Key, in_use: bool, optimizer: Optimizer, met: int) -> None:
+        """Make it known for as long as the optimizer lives. It was met after so many outermost steps."""
+        self._met[key] = met
         self._known[key] = weakref.ref(optimizer, lambda _: self._forget(key))
         if in_use:
             self._in_use.add(key)
@@ -100,6 +128,9 @@ class Iterations:
         self._in_use.discard(key)
         self._awaited.discard(key)
         self._made.pop(key, None)
+        self._met.pop(key, None)
+        self._last.pop(key, None)
+        self._left.discard(key)
 
 
 def _first_parameter(optimizer: Optimizer) -> torch.Tensor | None:

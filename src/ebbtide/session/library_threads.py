@@ -2,7 +2,8 @@
 
 Libraries read ``OMP_NUM_THREADS`` and the like, and the CPUs that they may use, as they are loaded. Here they are
 loaded before the script's first line, and bits depend on these numbers. So when the script first imports one of them,
-and has changed what that would read, another process loads it and says what number it takes; then it takes that here.
+and has changed what that would read, another process loads it and says what numbers its threads have. Those here are
+given the same ones.
 """
 
 import ctypes
@@ -10,18 +11,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from itertools import chain
 from types import ModuleType
 
 from ebbtide.terminal import tell
 
-_READ_AS_LOADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_DYNAMIC")
-_TOO_LATE = ("PYTORCH_JIT",)
+_READ_AS_LOADED = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
+    *("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_DEFAULT_NUM_THREADS"),
+)
+_TOO_LATE = {
+    "torch": ("PYTORCH_JIT", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "MKL_DYNAMIC"),
+    "numpy": ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES"),
+}
+"""Others that decide about bits, by who reads them."""
 _OPENBLAS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 LIBRARIES = ("numpy", "torch")
 """PyTorch imports NumPy."""
@@ -30,14 +40,23 @@ import sys
 sys.path[:] = {path!r}
 import {library}
 from ebbtide.session.library_threads import threads_of
-print(threads_of({library}))
+print(*threads_of({library}))
 """
 
 
-def threads_of(library: ModuleType) -> int:
-    """Return PyTorch's threads, or those of NumPy's products; 0 if they are not known."""
-    ask = library.get_num_threads if library.__name__ == "torch" else _openblas("get")
-    return 0 if ask is None else int(ask())
+def threads_of(library: ModuleType) -> tuple[int, ...]:
+    """Return how many threads share what this one does with the library; nothing if that is not known.
+
+    Of PyTorch these are the threads of its loops and its products, here and in a new thread, which has PyTorch's
+    numbers from its first loop on.
+    """
+    if library.__name__ == "torch":
+        import ebbtide._torch as _torch
+
+        with ThreadPoolExecutor(1) as pool:
+            return (*_torch.threads_now(), *pool.submit(_torch.threads_now).result())
+    ask = _openblas("get")
+    return () if ask is None else (ask(),)
 
 
 @contextmanager
@@ -85,36 +104,42 @@ class _FirstImport(MetaPathFinder, Loader):
 
 
 def _what_they_read() -> dict[str, object]:
-    read: dict[str, object] = {name: os.environ.get(name) for name in (*_READ_AS_LOADED, *_TOO_LATE)}
+    read: dict[str, object] = {name: os.environ.get(name) for name in (*_READ_AS_LOADED, *chain(*_TOO_LATE.values()))}
     return read | {"CPUs": os.sched_getaffinity(0)}
 
 
 def _take(library: ModuleType, before: dict[str, object]) -> None:
     """Load it in another process, with what it would read now, and take its number."""
     changed = {name for name, value in _what_they_read().items() if value != before[name]}
+    for name in sorted(changed.intersection(_TOO_LATE[library.__name__])):
+        tell(
+            f"ebbtide: warning: {name} is read as {library.__name__} is loaded, before the script, so bits may differ "
+            "from a plain run's: set it for `ebbtide run`"
+        )
     if library.__name__ == "torch":
-        for name in changed.intersection(_TOO_LATE):
-            tell(f"ebbtide: warning: {name} is read as PyTorch is loaded, before the script: set it for `ebbtide run`")
         with suppress(ImportError):  # NumPy, as PyTorch's own import does
             import_module("numpy")
-    if changed <= set(_TOO_LATE):
+    if changed <= set(chain(*_TOO_LATE.values())):
         return
     code = _ASK.format(path=sys.path, library=library.__name__)
     asked = subprocess.run(
         [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    try:
-        threads = int(asked.stdout)
-    except ValueError:
+    threads = tuple(int(word) for word in asked.stdout.split() if word.isdigit())
+    if asked.returncode or len(threads) != len(threads_of(library)):
         tell("ebbtide: warning: numbers of threads are not as the script says: set OMP_NUM_THREADS for `ebbtide run`")
-        return
-    change = library.set_num_threads if library.__name__ == "torch" else _openblas("set")
-    if threads and change is not None and threads != threads_of(library):
-        change(threads)
-        if library.__name__ == "torch":
-            import ebbtide._torch as _torch  # not where another process is asked, which imports this module
+    elif threads != threads_of(library):
+        _set(library, threads)
 
-            _torch.have_new_threads_begin_with(threads)  # that was for this thread's
+
+def _set(library: ModuleType, threads: tuple[int, ...]) -> None:
+    if library.__name__ == "torch":
+        import ebbtide._torch as _torch
+
+        openmp, mkl, openmp_of_new, mkl_of_new = threads
+        _torch.give_threads((openmp, mkl), (openmp_of_new, mkl_of_new))
+    elif (change := _openblas("set")) is not None:
+        change(*threads)
 
 
 def _openblas(what: str) -> Callable[..., int] | None:

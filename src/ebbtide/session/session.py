@@ -69,7 +69,7 @@ class Session(Driven):
     ) -> None:
         super().__init__()
         if not isinstance(settings, Settings | None):
-            raise SettingError(f"settings={settings!r:.80} is not understood; accepted: an ebbtide.Settings")
+            raise SettingError(f"settings={settings!r:.80} is not understood; accepted: an ebbtide.settings.Settings")
         chosen = (settings or Settings.from_environment()).but(fast, **named)
         self._place = place()
         self._ranks = Ranks(self._place)
