@@ -20,8 +20,8 @@ namespace ebbtide {
 
 namespace {
 
-std::atomic<bool> are_given = false;  // the next two
-Threads of_libraries, of_script;      // what a new thread has
+std::atomic<bool> are_given = false;  // by a script
+Threads of_libraries, of_script;      // what a new thread has, and has to have
 thread_local bool has_begun = false;
 std::atomic<std::uint64_t> changes_of_threads = 0;
 
@@ -48,6 +48,13 @@ int share_with(const Threads& threads) {
   return MKL_Set_Num_Threads_Local == nullptr ? 0 : MKL_Set_Num_Threads_Local(threads.mkl);
 }
 
+// This thread's numbers, which no operator and no loop changes from here on.
+Threads settled() {
+  begin_with_threads();
+  at::get_num_threads();
+  return threads_now();
+}
+
 // A new thread tells what they are before and after its first loop in PyTorch. False where none can begin.
 bool are_kept(const Threads& now) {
   Threads before, after;
@@ -55,8 +62,7 @@ bool are_kept(const Threads& now) {
     std::thread([&] {
       begin_with_threads();
       before = threads_now();
-      at::get_num_threads();
-      after = threads_now();
+      after = settled();
     }).join();
   } catch (const std::system_error&) {
     return false;
@@ -127,8 +133,7 @@ void look_again_who_rounds() {
 
 void all_have_rounded_as_usual() { changes = 0; }
 
-WithThreads::WithThreads(const Threads& threads)
-    : before_((at::get_num_threads(), threads_now())), changes_(threads != before_) {  // so that no loop changes them meanwhile
+WithThreads::WithThreads(const Threads& threads) : before_(settled()), changes_(threads != before_) {
   if (changes_) of_mkl_ = share_with(threads);
 }
 

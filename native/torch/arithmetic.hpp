@@ -34,7 +34,7 @@ Threads threads_now();
 void give_threads(const Threads& here, const Threads& to_new);
 void begin_with_threads();  // at an operator
 
-// Has each thread of the team that shares this one's work call this. False where that is not OpenMP's of GNU.
+// Has each thread of the team that shares this one's work call this. False where OpenMP is not GNU's.
 bool in_each_of_the_team(void (*does)(void*), void* with);
 
 // Says whether its first loop in PyTorch gives this thread no other numbers: a look by a new thread, after each change of this one's

@@ -348,6 +348,11 @@ REGISTERED = (
     Row("session.driven", "a session outside a block ends with the program", ("atexit.register",), _WITH_SESSION),
     Row("session.ending", "a rank stays for a moment, so that others can say why they end", ("atexit.register",)),
     Row("session.launch", "a script finds its own arguments", ("sys.argv",)),
+    Row(
+        "session.launch",
+        "the error that ended a script is where Python leaves it",
+        ("sys.last_type", "sys.last_value", "sys.last_traceback", "sys.last_exc"),
+    ),
     Row("commands.interrupts", "SIGTERM ends a command's child first", ("signal.signal",), "with that child"),
     Row("session.launch", "a second Ctrl-C shows no traceback", ("signal.signal",)),
     Row(

@@ -195,7 +195,9 @@ def _execute(program: Program, why: Callable[[], BudgetError | None] = lambda: N
 
 def _tell_as_python_does(error: BaseException) -> int:
     """Show the error that ended the program and return the exit status. The script's own hook may be gone, or fail."""
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.last_type = type(error)
+    sys.last_value = error
+    sys.last_traceback = error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     if not hasattr(sys, "excepthook"):

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
@@ -45,16 +44,11 @@ print(*threads_of({library}))
 
 
 def threads_of(library: ModuleType) -> tuple[int, ...]:
-    """Return how many threads share what this one does with the library; nothing if that is not known.
-
-    Of PyTorch these are the threads of its loops and its products, here and in a new thread, which has PyTorch's
-    numbers from its first loop on.
-    """
+    """Return how many threads share what this one does with the library; nothing if that is not known."""
     if library.__name__ == "torch":
-        import ebbtide._torch as _torch
+        from ebbtide.runtime.threads import here_and_in_a_new_thread
 
-        with ThreadPoolExecutor(1) as pool:
-            return (*_torch.threads_now(), *pool.submit(_torch.threads_now).result())
+        return here_and_in_a_new_thread()
     ask = _openblas("get")
     return () if ask is None else (ask(),)
 
@@ -109,7 +103,7 @@ def _what_they_read() -> dict[str, object]:
 
 
 def _take(library: ModuleType, before: dict[str, object]) -> None:
-    """Load it in another process, with what it would read now, and take its number."""
+    """Load it in another process, with what it would read now, and take the numbers there."""
     changed = {name for name, value in _what_they_read().items() if value != before[name]}
     for name in sorted(changed.intersection(_TOO_LATE[library.__name__])):
         tell(
@@ -134,10 +128,9 @@ def _take(library: ModuleType, before: dict[str, object]) -> None:
 
 def _set(library: ModuleType, threads: tuple[int, ...]) -> None:
     if library.__name__ == "torch":
-        import ebbtide._torch as _torch
+        from ebbtide.runtime.threads import give
 
-        openmp, mkl, openmp_of_new, mkl_of_new = threads
-        _torch.give_threads((openmp, mkl), (openmp_of_new, mkl_of_new))
+        give(*threads)
     elif (change := _openblas("set")) is not None:
         change(*threads)
 
