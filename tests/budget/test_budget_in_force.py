@@ -354,7 +354,10 @@ def test_what_a_refused_step_names_has_room_for_its_update(native: FakeNative) -
     assert caught.value.minimum_fast == "1291MiB"  # (4 * 240 + 300 + 4 + 16) MiB, which are 127 of 128 parts
 
 
-def test_where_no_step_ever_fitted_the_budget_was_never_in_force(native: FakeNative) -> None:
+def test_where_no_step_ever_fitted_the_budget_was_never_in_force(
+    native: FakeNative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "peak_resident_bytes", lambda *_: 300 * MIB)  # whatever this process held before
     with Session("1GiB", settings=QUIET) as session:
         optimizer = optimizer_of_one()
         with pytest.raises(torch.OutOfMemoryError):
