@@ -16,23 +16,23 @@ LONG = 20_000
 """The sums of products of so many numbers depend on how many threads share them."""
 
 
-def in_a_new_thread(makes: Callable[[], Tensor | None]) -> Tensor | None:
-    made: list[Tensor | None] = []
-    thread = threading.Thread(target=lambda: made.append(makes()))
+def in_a_new_thread(does: Callable[[], None]) -> None:
+    thread = threading.Thread(target=does)
     thread.start()
     thread.join()
-    return made[0]
 
 
-def _trained(steps: int) -> list[Tensor]:
-    """Train with a new thread for each micro-batch, and begin with a product, for which MKL has its own number."""
+def _trained(steps: int) -> tuple[list[Tensor], list[tuple[int, int]]]:
+    """Train with a new thread for each micro-batch, and begin with a product, for which MKL has its own number. Return
+    what comes out, and the threads' numbers after their forward passes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(LONG, 16), nn.SiLU(), nn.Linear(16, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses = list[Tensor]()
+    losses, numbers = list[Tensor](), list[tuple[int, int]]()
 
     def micro_batch(pictures: Tensor) -> None:
         loss = model(pictures).square().mean()
+        numbers.append(_torch.threads_now())
         loss.backward()
         losses.append(loss.detach())
 
@@ -43,20 +43,19 @@ def _trained(steps: int) -> list[Tensor]:
             in_a_new_thread(lambda pictures=pictures: micro_batch(pictures))
         optimizer.step()
     state = [held for each in optimizer.state.values() for held in each.values()]
-    return [*losses, *model.state_dict().values(), *state]
+    return [*losses, *model.state_dict().values(), *state], numbers
 
 
-def of_new_threads(order: str) -> tuple[bool, bool, int]:
-    """Tell whether it matters that PyTorch has given a new thread no number yet, whether the bits are as plainly all
-    the same, and how many bytes left memory."""
-    torch.set_num_threads(1)
-    one, other = torch.randn(16, LONG), torch.randn(LONG, 16)
-    matters = not torch.equal(one @ other, in_a_new_thread(lambda: one @ other))
-    plain = _trained(8)
+def of_new_threads(order: str) -> tuple[bool, bool, bool, int]:
+    """Tell whether new threads have other numbers than this one, whether numbers and bits are as plainly, and how many
+    bytes left memory."""
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    plain, plain_numbers = _trained(8)
     with ebbtide.Session(fast="70%", optimizer=order, progress="off", wait_for_plan=True) as session:
-        ours = _trained(8)
+        ours, numbers = _trained(8)
     left = sum(step.evicted_bytes.total for step in session.report().steps)
-    return matters, all(map(torch.equal, plain, ours)), left
+    differ = _torch.threads_now() not in plain_numbers
+    return differ, numbers == plain_numbers, all(map(torch.equal, plain, ours)), left
 
 
 def _limit(threads: int) -> None:

@@ -102,7 +102,8 @@ class Iterations:
         return sum(self._made.values()) > MOST if self._one_by_one is None else self._one_by_one
 
     def _leave(self, keys: set[_Key]) -> None:
-        self._one_by_one = self._one_by_one or (True if keys else None)
+        if keys:
+            self._one_by_one = True
         self._left |= keys
         self._in_use -= keys
         self._awaited -= keys

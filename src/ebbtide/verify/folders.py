@@ -63,6 +63,8 @@ class _Room:
 
     def copy_outside(self, path: Path, target: Path) -> bool:
         """Copy a file or a directory with all that is in it, if it can be copied and there is room."""
+        if Path(os.path.realpath(target.parent)).is_relative_to(path):
+            return False  # the copy would lie in what is copied
         left = replace(self)
         found = [path] if path.is_file() else (Path(name, file) for name, _, files in os.walk(path) for file in files)
         try:
@@ -70,7 +72,7 @@ class _Room:
                 return False
             shutil.copy2(path, target) if path.is_file() else shutil.copytree(path, target, symlinks=True)
         except OSError:  # it is gone, or forbidden, or has a pipe in it
-            shutil.rmtree(target, ignore_errors=True)
+            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             return False
         self.files, self.nbytes = left.files, left.nbytes
         return True
@@ -107,7 +109,8 @@ def _copy(path: Path, target: Path, current: Path, room: _Room) -> None:
             target.symlink_to(os.readlink(path))
         elif _is_linked(leads_to) or not room.copy_outside(leads_to, target):
             target.symlink_to(leads_to)
-            if os.access(leads_to, os.W_OK) and not _is_linked(leads_to):
+            holds_files = leads_to.is_dir() or leads_to.is_file()
+            if holds_files and os.access(leads_to, os.W_OK) and not _is_linked(leads_to):
                 _tell_of_link(path.relative_to(current), leads_to)
     elif path.is_dir():
         if _is_linked(path):
@@ -119,8 +122,8 @@ def _copy(path: Path, target: Path, current: Path, room: _Room) -> None:
 @cache
 def _tell_of_link(link: Path, leads_to: Path) -> None:
     tell(
-        f"ebbtide: warning: {link} leads to {leads_to}, which is too large to copy: what the script writes there "
-        f"replaces what is there. {PLACE} in its arguments names another place"
+        f"ebbtide: warning: {link} leads to {leads_to}, which cannot be copied or is too large: what the script writes "
+        f"there replaces what is there. {PLACE} in its arguments names another place"
     )
 
 
