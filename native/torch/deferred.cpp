@@ -45,8 +45,10 @@ struct Scene {
   bool computes_as_here() const { return rounding == rounding_now() && threads == threads_now() && keeps_its_threads(); }
 };
 
+// An update that waits, in the scene of its step, or updates that were made before their step, with who is told of uses.
 struct Deferred {
   std::shared_ptr<const Scene> scene;
+  PyObject* reached = nullptr;  // a reference, which Python's end leaves as it is
   std::vector<std::uintptr_t> ranges;
 };
 
@@ -96,6 +98,18 @@ void add(UpdateNumber number, Deferred& update, Memory memory, bool shared) {
   update.ranges.push_back(memory.begin);
 }
 
+// What this thread does within it is not looked at.
+class Unlooked {
+ public:
+  Unlooked() : before_(std::exchange(updating, true)) {}
+  ~Unlooked() { updating = before_; }
+  Unlooked(const Unlooked&) = delete;
+  Unlooked& operator=(const Unlooked&) = delete;
+
+ private:
+  bool before_;
+};
+
 // An update on this thread, whatever the thread is in: as the optimizer's step would have run. Who profiles or debugs now
 // does so on.
 class Updating {
@@ -104,23 +118,20 @@ class Updating {
       : callbacks_(at::get_record_function_tls_()), debug_(c10::ThreadLocalDebugInfo::current()), guard_(modes) {
     at::set_record_function_tls_(callbacks_);
     c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(debug_);
-    updating = true;
   }
-  ~Updating() { updating = false; }
-  Updating(const Updating&) = delete;
-  Updating& operator=(const Updating&) = delete;
 
  private:
   at::RecordFunctionTLS callbacks_;
   std::shared_ptr<c10::ThreadLocalDebugInfo> debug_;
   at::ThreadLocalStateGuard guard_;
   InOptimizer in_optimizer_;
+  Unlooked unlooked_;
 };
 
-std::shared_ptr<const Scene> scene_of(UpdateNumber number) {
+Deferred found_by(UpdateNumber number) {
   std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
-  return update == updates.end() ? nullptr : update->second.scene;
+  return update == updates.end() ? Deferred() : update->second;
 }
 
 void make_in(const Scene& scene, const py::function& make) {
@@ -155,13 +166,17 @@ void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_g
 bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
   constexpr int kMostTries = 100;
   bool interrupted = false, made = true;
-  for (int tries = 0; made && make_update != nullptr && scene_of(number) != nullptr; ++tries) {
+  for (int tries = 0; made; ++tries) {
+    Deferred found = found_by(number);
+    auto told = py::reinterpret_borrow<py::object>(found.scene != nullptr ? make_update : found.reached);
+    if (!told) break;
     try {
-      py::object raised = py::handle(make_update)(number);
+      py::object raised = told(number);
       if (!raised.is_none()) {
         raise_on_this_thread(raised.ptr());
         made = false;
       }
+      if (found.scene == nullptr) break;
     } catch (py::error_already_set& error) {
       if (error.matches(PyExc_KeyboardInterrupt)) {
         interrupted = true;
@@ -217,8 +232,21 @@ bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Te
   return true;
 }
 
+bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, py::object reached) {
+  std::lock_guard lock(deferred_mutex);
+  for (const at::Tensor& tensor : tensors) {
+    if (!is_free_for(memory_of(tensor), true)) return false;
+  }
+  Deferred& update = updates[number];
+  if (update.reached == nullptr) update.reached = reached.release().ptr();
+  for (const at::Tensor& tensor : tensors) add(number, update, memory_of(tensor), true);
+  deferred_updates = updates.size();
+  return true;
+}
+
 void carried_out(UpdateNumber number) {
-  std::shared_ptr<const Scene> scene;  // gone when the mutex is free: it may hold Python objects
+  Deferred gone;  // when the mutex is free: it may hold Python objects
+  py::object told;
   std::lock_guard lock(deferred_mutex);
   auto update = updates.find(number);
   if (update == updates.end()) return;
@@ -227,7 +255,8 @@ void carried_out(UpdateNumber number) {
     std::erase(range->second.numbers, number);
     if (range->second.numbers.empty()) ranges.erase(range);
   }
-  scene = std::move(update->second.scene);
+  gone = std::move(update->second);
+  told = py::reinterpret_steal<py::object>(gone.reached);
   updates.erase(update);
   deferred_updates = updates.size();
 }
@@ -261,6 +290,12 @@ void look_at(const void* address, std::size_t nbytes) {
   carry_out_found([&](auto& found) { find({begin, begin + nbytes}, found); });
 }
 
+void look_at_all() {
+  carry_out_found([](auto& found) {
+    for (const auto& [number, update] : updates) found.push_back(number);
+  });
+}
+
 void carry_out(const std::vector<UpdateNumber>& numbers) {
   if (updating || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
@@ -274,7 +309,9 @@ void carry_out(const std::vector<UpdateNumber>& numbers) {
 
 void carry_out_all() {
   carry_out_found([](auto& found) {
-    for (const auto& [number, update] : updates) found.push_back(number);
+    for (const auto& [number, update] : updates) {
+      if (update.scene != nullptr) found.push_back(number);
+    }
   });
 }
 
@@ -284,8 +321,14 @@ void set_updater(py::object updater) {
   given_up = false;
 }
 
+void make_early(const py::function& make) {
+  InOptimizer in_optimizer;
+  Unlooked unlooked;
+  make();
+}
+
 void make_in_its_scene(UpdateNumber number, const py::function& make) {
-  auto scene = scene_of(number);
+  std::shared_ptr<const Scene> scene = found_by(number).scene;
   if (scene == nullptr) return;
   scene->computes_as_here() ? make_in(*scene, make) : make_elsewhere_in(*scene, make);
 }
@@ -294,9 +337,11 @@ void abandon_deferred() { deferred_updates = 0; }
 
 void bind_deferred(py::module_& m) {
   m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
+  m.def("guard", &guard, py::arg("number"), py::arg("tensors"), py::arg("reached"));
   m.def("carried_out", &carried_out);
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);
+  m.def("make_early", &make_early);
   m.def("make_in_its_scene", &make_in_its_scene);
   m.def("memory_of", &places_of);
   m.def("look_at", [](const std::vector<at::Tensor>& tensors) {
@@ -305,6 +350,9 @@ void bind_deferred(py::module_& m) {
   });
   m.def("look_at_memory", [](std::uintptr_t address, std::size_t nbytes) {
     if (anything_deferred()) look_at(reinterpret_cast<const void*>(address), nbytes);
+  });
+  m.def("look_at_all", [] {
+    if (anything_deferred()) look_at_all();
   });
   m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
     if (anything_deferred()) carry_out(numbers);

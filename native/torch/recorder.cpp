@@ -269,6 +269,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
   [[maybe_unused]] static const bool chosen = let_mkl_choose();
+  // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
+  if (anything_deferred() && !off_the_record) look_at(function.inputs());
   Watch& watch = *the_watch();
   if (!watch.on()) {
     if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();
@@ -276,8 +278,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   // Of views, too, and of Functions.
   if (notes_lines() && function.seqNr() >= 0 && watch.tape().records_here()) note_line_of_node(function.seqNr(), line_here(""));
-  // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
-  if (anything_deferred() && !off_the_record) look_at(function.inputs());
   const Treatment& treatment = known_treatment(function);
   next_is_untouched = treatment.makes_empty;
   if (treatment.passed_over) {
@@ -353,7 +353,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 
 // TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.
 std::unique_ptr<at::ObserverContext> begin_script(const at::RecordFunction&) {
-  if (anything_deferred() && !off_the_record) carry_out_all();
+  if (anything_deferred() && !off_the_record) look_at_all();
   return nullptr;
 }
 

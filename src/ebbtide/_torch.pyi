@@ -228,8 +228,16 @@ def defer(number: int, own: Sequence[Tensor], gradient: Tensor) -> bool:
     memory.
     """
 
+def guard(number: int, tensors: Sequence[Tensor], reached: Callable[[int], type[BaseException] | None]) -> bool:
+    """Guard these tensors, besides those that ``number`` has already. ``reached`` gets it when somebody is about to use
+    one. A type that it returns is raised there. Returns False, and guards none, if others lie across one.
+    """
+
+def make_early(make: Callable[[], None]) -> None:
+    """Make an update of the backward pass. Its own operators are not looked at."""
+
 def carried_out(number: int) -> None:
-    """Note that the update has been made."""
+    """Note that the update has been made, or is guarded no more."""
 
 def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
     """Set who makes updates, by number, on the thread that looks. A type that it returns is raised there."""
@@ -245,13 +253,16 @@ def is_unshared(tensor: Tensor) -> bool:
     """Return whether no array or library is known to share its memory with PyTorch, or it is too small to manage."""
 
 def look_at(tensors: Sequence[Tensor]) -> None:
-    """Make deferred updates of these tensors, which somebody is about to use."""
+    """Make deferred updates of these tensors, which somebody is about to use, or tell who guards them."""
 
 def look_at_memory(address: int, nbytes: int) -> None: ...
+def look_at_all() -> None: ...
 def carry_out(numbers: Sequence[int]) -> None:
     """Make these updates, as far as they are still deferred."""
 
-def carry_out_all() -> None: ...
+def carry_out_all() -> None:
+    """Make all deferred updates. Who guards memory is not told."""
+
 def gave_up() -> bool:
     """Return whether an operator went on without an update that it needed, since the updater was set."""
 

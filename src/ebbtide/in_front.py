@@ -332,12 +332,6 @@ REGISTERED = (
         _WITH_SESSION,
     ),
     Row(
-        "update_order.step_window",
-        "what a script calls up to its step is looked at",
-        ("TorchFunctionMode", "_push_on_torch_function_stack"),
-        "at the step; the script's own modes stay above it",
-    ),
-    Row(
         "update_order.signals_later",
         "no handler of a signal finds updates half made",
         ("signal.signal",),

@@ -310,6 +310,66 @@ def moved_to_where_it_is() -> None:
     early(step)
 
 
+def sparse_gradients() -> None:
+    """Which ``step`` uses as ever."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        x = net.embedding(tokens(number))
+        for layer in net.layers:
+            x = F.gelu(layer(x))
+        F.cross_entropy(x, tokens(number + 100)).backward()
+        optimizer.step()
+
+    def make(net: Any) -> optim.Optimizer:
+        net.embedding = nn.Embedding(WIDTH, WIDTH, sparse=True)
+        return optim.Adagrad([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+
+    early(step, make)
+
+
+def gradients_of_gradients() -> None:
+    """In every second step."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(net, number).backward(create_graph=number % 2 == 1)
+        optimizer.step()
+
+    early(step)
+
+
+def an_array_of_a_parameter() -> None:
+    """It shows what the parameter is before step, and after it."""
+    arrays: dict[int, Any] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        array = arrays.setdefault(id(net), net.layers[1].weight.detach().numpy())
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        before = float(array.sum())
+        optimizer.step()
+        with torch.no_grad():
+            net.frozen.bias.fill_(before - float(array.sum()))
+
+    early(step)
+
+
+def small_parameters_that_are_read() -> None:
+    """Before step, which updates them."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        nn.utils.clip_grad_norm_(net.norm.parameters(), 0.1)
+        seen = net.norm.weight.detach().sum()
+        optimizer.step()
+        with torch.no_grad():
+            net.frozen.bias.fill_(seen)
+
+    early(step)
+
+
 class Both:
     """Two optimizers as one object."""
 

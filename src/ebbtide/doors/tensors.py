@@ -2,8 +2,8 @@
 holds before a change of those process settings by which operators compute.
 
 Native code sees operators (``native/torch/deferred.cpp``). The functions here ask for an address, read a storage's
-bytes, or run compiled code on addresses. ``in_front`` lists them. ``listeners`` hear of each, forks excepted: another
-order of updates guards its parameters there, too. Left out: kernels that C++ calls without PyTorch's dispatcher, on a
+bytes, or run compiled code on addresses. ``in_front`` lists them. Who guards memory is told of each, forks excepted.
+Left out: kernels that C++ calls without PyTorch's dispatcher, on a
 tensor that was handed to it; addresses that somebody has from before; and ``data_ptr`` itself, where a script took the
 function before the session (``f = torch.Tensor.data_ptr``).
 """
@@ -20,14 +20,6 @@ import ebbtide._torch as _torch
 from ebbtide.doors.foreign_views import before_dlpack_exports
 from ebbtide.in_front import InFrontOf
 
-Memory = tuple[int, int]
-"""An address, and how many bytes from there on."""
-
-ALL: Memory = (0, sys.maxsize)
-
-listeners: list[Callable[[str, Memory], None]] = []
-"""They are told of every door before it opens: its name, and what can be seen through it. They may raise."""
-
 _Base: Any = torch._C.StorageBase
 _address_of = _Base.data_ptr  # what it is before a wrapper comes in front
 _guarded: set[str] = set()
@@ -43,7 +35,7 @@ def guard() -> None:
         InFrontOf.SWAPS.install(_looking_at_tensors)
         InFrontOf.STORAGE_DOORS.install(_looking_at_storages)
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
-        before_dlpack_exports(lambda tensor, _: _look("__dlpack_c_exchange_api__", [tensor]))
+        before_dlpack_exports(lambda tensor, _: _torch.look_at([tensor]))
         os.register_at_fork(before=_torch.carry_out_all, after_in_child=_torch.abandon_deferred)
     for module, install in _COMPILERS.items():
         if module not in _guarded and module in sys.modules:
@@ -65,30 +57,21 @@ def compiled_calls() -> int:
 
 
 def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _look(original.__name__, [value for value in args if isinstance(value, torch.Tensor)])
+    _torch.look_at([value for value in args if isinstance(value, torch.Tensor)])
     return original(*args, **kwargs)
 
 
-def _look(door: str, tensors: list[torch.Tensor]) -> None:
-    _torch.look_at(tensors)
-    if listeners:
-        for memory in _torch.memory_of(tensors):
-            _tell(door, memory)
-
-
 def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if listeners or _torch.deferred_count():
+    if _torch.deferred_count():
         for storage in args:
             if isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu":
-                memory = _memory_of(storage)
-                _torch.look_at_memory(*memory)
-                _tell(original.__name__, memory)
+                with contextlib.suppress(RuntimeError):  # a storage without memory
+                    _torch.look_at_memory(_address_of(storage), storage.nbytes())
     return original(*args, **kwargs)
 
 
 def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _torch.carry_out_all()
-    _tell(original.__name__, ALL)
+    _torch.look_at_all()
     return original(*args, **kwargs)
 
 
@@ -104,35 +87,23 @@ def _before_other_kernels(original: Callable[..., Any], *args: Any, **kwargs: An
         _torch.look_again_what_repeats()
 
 
-def _memory_of(storage: torch.UntypedStorage) -> Memory:
-    with contextlib.suppress(RuntimeError):
-        return _address_of(storage), storage.nbytes()
-    return 0, 0  # a storage without memory
-
-
-def _tell(door: str, memory: Memory) -> None:
-    for listener in listeners:
-        listener(door, memory)
-
-
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
     """Watch what Dynamo is set to do with frames from here on: nothing (None, or False), or run compiled code."""
     if callback is not None and callback is not False:
-        _look_at_all(original.__name__)
+        _look_at_all()
     return original(callback)
 
 
 def _before_other_compiled_code(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if torch._C._current_graph_task_id() == -1:  # else a compiled backward pass: autograd knows what it reads
-        _look_at_all(original.__name__)
+        _look_at_all()
     return original(*args, **kwargs)
 
 
-def _look_at_all(door: str) -> None:
+def _look_at_all() -> None:
     global _compiled_calls
     _compiled_calls += 1
-    _torch.carry_out_all()
-    _tell(door, ALL)
+    _torch.look_at_all()
 
 
 _COMPILERS: dict[str, Callable[[], object]] = {

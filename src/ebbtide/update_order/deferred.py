@@ -10,7 +10,6 @@ optimizer's next step, before a fork, and at the session's end.
 Left out: what ``doors`` leaves out, and a parameter's version counter, which grows by one in ``step``.
 """
 
-import itertools
 import os
 import threading
 import time
@@ -29,7 +28,7 @@ from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
 from ebbtide.update_order.independent import overlap, why_not_independent
-from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, reason_to_stay, stand_in
+from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
 from ebbtide.update_order.signals_later import signals_later
 
 
@@ -185,7 +184,7 @@ class Deferred(Subscriber):
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
         """Note one update. Return its number, or -1."""
         torch._C._increment_version((parameter,))
-        number = next(_numbers)
+        number = next(numbers)
         self._noted[number] = update
         if update.defer(number):
             return number
@@ -219,14 +218,7 @@ class Deferred(Subscriber):
             self._tell(f"an error, and training cannot go on: {self._broken}", self._warn)
         if not isinstance(error, Exception):  # SystemExit, say, from a signal's handler
             return type(error)
-        broken = self._broken
-
-        class Broken(OrderError):
-            def __init__(self) -> None:
-                super().__init__(broken, deferred=True)
-
-        Broken.__name__, Broken.__qualname__, Broken.__module__ = "OrderError", "OrderError", OrderError.__module__
-        return Broken
+        return OrderError.type_for(self._broken, deferred=True)
 
     def _check(self) -> None:
         if not self._broken and _torch.gave_up():
@@ -243,7 +235,6 @@ class Deferred(Subscriber):
 
 _GIVEN = ("param_groups", "state")
 _POLL_S, _POLLS = 0.001, 5000
-_numbers = itertools.count()  # for updates, unique in the process
 
 
 def _is_in_a_mode() -> bool:

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
-from ebbtide.doors.tensors import Memory
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
-from ebbtide.update_order.independent import storage_of, why_not_independent
+from ebbtide.update_order.independent import why_not_independent
+from ebbtide.update_order.noted_update import numbers, reason_to_stay
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -27,23 +27,27 @@ _GRADIENT = KINDS.index("gradient")
 class EarlyUpdates:
     """The state of one optimizer. ``due`` are the parameters whose gradients became complete since its last step. Where
     updates are ``early``, they have been updated already. Where the optimizer is only watched, they wait for ``step``.
+    ``reached`` gets ``number`` when somebody is about to use what is guarded from then on: these parameters, their
+    state, and while the optimizer is watched their gradients.
     """
 
-    def __init__(self, optimizer: Optimizer, gone: Callable[[], None]) -> None:
+    def __init__(
+        self, optimizer: Optimizer, gone: Callable[[], None], reached: Callable[[int], type[BaseException] | None]
+    ) -> None:
         self._reference = weakref.ref(optimizer, lambda _: gone())
+        self._reached = reached
+        self.number = next(numbers)
         self.name = type(optimizer).__name__
         self.left = False  # True: its updates stay as they are written, and nothing is watched
         self.early = False
         self.watched_steps = 0
         self.due: dict[int, torch.Tensor] = {}
-        self._storages: set[int] = set()  # of those parameters and their state; while it is watched, of gradients too
-        self._completed: dict[int, tuple[int, int]] = {}  # by parameter: its gradient's storage and version
+        self._completed: dict[int, object] = {}  # by parameter: its gradient's memory and version
         self._held: set[int] = set()  # parameters that had a gradient before the backward pass
         self._groups: dict[int, dict[str, Any]] = {}  # by parameter
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
         self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
-        self._had_state: set[int] = set()  # parameters that had one before the backward pass
         self._returning: list[torch.Tensor] = []
 
     @property
@@ -80,7 +84,6 @@ class EarlyUpdates:
         self._groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
         if not self.due:
             self._settings = _settings(optimizer)
-            self._had_state = {*map(id, optimizer.state)}
 
     @property
     def may_begin(self) -> bool:
@@ -108,16 +111,16 @@ class EarlyUpdates:
 
     def completed(self, parameter: torch.Tensor) -> str:
         """Say why the parameter's complete gradient may not be used at once."""
-        gradient = parameter.grad
         if id(parameter) in self.due or id(parameter) in self._held:
             return "gradients are added up over several backward passes, or kept (zero_grad(set_to_none=False))"
-        if gradient is None or gradient.layout is not torch.strided or type(gradient) is not torch.Tensor:
-            return "a gradient is sparse, or not a plain tensor"
-        if gradient.requires_grad:
-            return "gradients have gradients (create_graph)"
-        if gradient.dtype != parameter.dtype:
-            return "a gradient has another type than its parameter"
         return ""
+
+    def stays(self, parameter: torch.Tensor) -> bool:
+        """Tell whether the script's ``step`` makes this update: it is none that could be made at another time."""
+        optimizer, group = self.optimizer, self._groups.get(id(parameter))
+        if optimizer is None or group is None or parameter.grad is None:
+            return True
+        return bool(reason_to_stay(optimizer, group, parameter))
 
     def changed_settings(self) -> str:
         """Name an optimizer's setting that changed since the backward pass began, or ""."""
@@ -132,53 +135,47 @@ class EarlyUpdates:
         return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
 
     def changed_gradient(self) -> bool:
-        """Tell, while it is watched, whether a gradient changed since it was complete, or came from elsewhere."""
+        """Tell whether a gradient changed since it was complete, or came from elsewhere."""
+        if self.early:
+            return any(not isinstance(parameter.grad, GoneGradient) for parameter in self.due.values())
         for parameter in self.parameters():
-            noted = self._completed.get(id(parameter))
-            if (noted is None) != (parameter.grad is None):
+            noted, gradient = self._completed.get(id(parameter)), parameter.grad
+            if noted is None and gradient is not None and not self.stays(parameter):
                 return True
-            if noted is not None and parameter.grad is not None and noted != _identity(parameter.grad):
+            if noted is not None and (gradient is None or noted != _identity(gradient)):
                 return True
         return False
 
     # ---- between a complete gradient and the script's step --------------------------------------------------------
 
-    def holds(self, tensor: torch.Tensor | Memory) -> bool:
-        """Tell whether the tensor, or memory, may not change, or is not as the script's order would have it."""
-        if isinstance(tensor, tuple):
-            return self._holds_memory(*tensor)
-        if id(tensor) in self.due:
-            return True
-        if isinstance(tensor, GoneGradient):  # its use is an error anyway
-            return False
-        return bool(self._storages) and storage_of(tensor) in self._storages
-
-    def _holds_memory(self, begin: int, nbytes: int) -> bool:
-        used = [tensor for parameter in self.due.values() for tensor in self._used_with(parameter)]
-        return any(at < begin + nbytes and begin < at + length for at, length in _torch.memory_of(used))
-
     def watch(self, parameter: torch.Tensor) -> None:
         """Note a complete gradient, which stays for ``step``."""
         assert parameter.grad is not None
         self._completed[id(parameter)] = _identity(parameter.grad)
-        self._note(parameter)
+        self.due[id(parameter)] = parameter
+        self._guard(self._used_with(parameter))
+        self._states[id(parameter)] = self._state_of(parameter)
+
+    def watch_gradients(self) -> None:
+        """Guard them from the end of the backward pass on: until then they may share memory."""
+        self._guard([parameter.grad for parameter in self.due.values() if parameter.grad is not None])
 
     def update(self, parameter: torch.Tensor) -> None:
-        """Make the optimizer's step of one parameter. Its gradient is gone afterwards."""
+        """Make the optimizer's step of one parameter, and free its gradient. Both are left to ``step`` where the memory
+        cannot be guarded."""
         optimizer = self.optimizer
         assert optimizer is not None
         assert parameter.grad is not None
         self.due[id(parameter)] = parameter  # from here on, even if the update fails
+        if not self._guard(self._used_with(parameter)):
+            del self.due[id(parameter)]
+            return
         _torch.classify([parameter.grad], _GRADIENT)
         step: Any = type(optimizer).step
-        _torch.enter_optimizer(True)
-        try:
-            with _only(optimizer, self._groups[id(parameter)], parameter), _outside_autocast():
-                step.__wrapped__(optimizer)  # below the hooks, which belong to the script's own step
-        finally:
-            _torch.enter_optimizer(False)
+        with _only(optimizer, self._groups[id(parameter)], parameter), _outside_autocast():
+            _torch.make_early(lambda: step.__wrapped__(optimizer))  # below the hooks of the script's own step
         parameter.grad = GoneGradient.of(parameter)
-        self._note(parameter)
+        self._states[id(parameter)] = self._state_of(parameter)
 
     def stale(self) -> bool:
         """Tell whether the script's step would take gradients for new that an update has used already."""
@@ -191,39 +188,33 @@ class EarlyUpdates:
             self._returning = list(self.due.values())
             for parameter in self._returning:
                 parameter.grad = None
-        self.due.clear()
+        self.release()
         self._states.clear()
-        self._storages.clear()
         self._completed.clear()
+
+    def release(self) -> None:
+        """Forget what is due. Anybody may use it."""
+        self.due.clear()
+        _torch.carried_out(self.number)
 
     def stepped(self) -> None:
         """End the script's step."""
         for parameter in self._returning:
             if parameter.grad is None:
                 parameter.grad = GoneGradient.of(parameter)
-        if self._returning and (optimizer := self.optimizer) is not None:
-            for parameter in self.parameters():  # the order in which the step would have made states
-                if id(parameter) not in self._had_state and parameter in optimizer.state:
-                    optimizer.state[parameter] = optimizer.state.pop(parameter)
         self._returning = []
 
     def _state_of(self, parameter: torch.Tensor) -> object:
         state = self.optimizer.state.get(parameter) if self.optimizer is not None else None
         return state and (id(state), {name: _constant(value) for name, value in state.items()})
 
-    def _note(self, parameter: torch.Tensor) -> None:
-        self.due[id(parameter)] = parameter
-        self._states[id(parameter)] = self._state_of(parameter)
-        self._storages.update(map(storage_of, self._used_with(parameter)))
-        self._storages.discard(0)
-
-    def _used_with(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the parameter, its state, and while it is watched its gradient."""
+    def _used_with(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parameter and its state."""
         state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
-        yield parameter
-        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
-        if parameter.grad is not None and not isinstance(parameter.grad, GoneGradient):
-            yield parameter.grad
+        return [parameter, *(value for value in state.values() if isinstance(value, torch.Tensor))]
+
+    def _guard(self, tensors: list[torch.Tensor]) -> bool:
+        return not tensors or _torch.guard(self.number, tensors, self._reached)
 
 
 @contextmanager
@@ -268,5 +259,5 @@ def _setting(value: object) -> object:
     return _constant(value), number
 
 
-def _identity(gradient: torch.Tensor) -> tuple[int, int]:
-    return storage_of(gradient), gradient._version
+def _identity(gradient: torch.Tensor) -> object:
+    return _torch.memory_of([gradient]), gradient._version

@@ -1,16 +1,17 @@
 """Updates in the backward pass: each parameter is updated as soon as its gradient is complete, and the gradient freed.
 
-``optimizer.step()`` then does the rest. An optimizer's first steps run as the script has them, and are watched. Its
-updates are early from then on under two conditions. Between the backward pass and ``step``, nobody reads or changes a
-gradient, a parameter, the optimizer's state or its settings. And no gradient is added to. Otherwise the optimizer is
-left as written, and the report says why. From then on, what an early update does not allow is an error. It is raised at
-the call that would see another number: by the ``StepWindow`` and the ``doors`` up to ``step``, by the ``GoneGradient``
-after it.
+``optimizer.step()`` then does the rest: what is too small to be moved, say. An optimizer's first steps run as the
+script has them, and are watched. Its updates are early from then on under two conditions. Between the backward pass and
+``step``, nobody reads or changes a gradient, a parameter, the optimizer's state or its settings. And no gradient is
+added to. Otherwise the optimizer is left as written, and the report says why. From then on, what an early update does
+not allow is an error. It is raised at the call that would see another number. Up to ``step``, native code and ``doors``
+tell of it, as they do of deferred updates (``native/torch/deferred.cpp``). After it, the ``GoneGradient`` does.
 
-Left out: what C++ alone sees (a backward formula that kept an alias made with ``.data``), and other threads.
+Left out: what ``doors`` leaves out.
 """
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +29,6 @@ from ebbtide.update_order.early_updates import EarlyUpdates
 from ebbtide.update_order.gone_gradient import listeners, outermost_forward, script_line
 from ebbtide.update_order.independent import overlap
 from ebbtide.update_order.signals_later import SignalsLater
-from ebbtide.update_order.step_window import StepWindow
 
 _MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
 
@@ -44,7 +44,8 @@ class InBackward(Subscriber):
         self._warn = warn
         self.told: list[str] = []
         self._known: dict[int, EarlyUpdates] = {}  # by optimizer
-        self._window = StepWindow(self._look)
+        self._guarded: dict[int, EarlyUpdates] = {}  # by number: what is due of them may not be used
+        self._thread: int | None = None  # that of the backward pass, until nothing is due
         self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._process = os.getpid()
@@ -56,19 +57,14 @@ class InBackward(Subscriber):
         doors.guard()
         subscribe(self)
         listeners.append(self._used)
-        doors.listeners.append(self._look_through)
 
     def remove(self) -> None:
         """End it. Parameters stay guarded that were updated for a step that was not made."""
         unsubscribe(self)
         if self._used in listeners:
             listeners.remove(self._used)
-        if self._look_through in doors.listeners:
-            doors.listeners.remove(self._look_through)
         for order in self._orders():
-            order.detach()
-        if not any(order.early and order.due for order in self._orders()):
-            self._window.close()
+            self._give_up(order)
         self._signals.end()
 
     # ---- optimizers and backward passes ---------------------------------------------------------------------------
@@ -76,14 +72,21 @@ class InBackward(Subscriber):
     def built(self, optimizer: Optimizer) -> None:
         key = id(optimizer)
         if key not in self._known:
-            self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key))
+            order = EarlyUpdates(optimizer, lambda: self._forget(key), self._reached)
+            self._known[key] = self._guarded[order.number] = order
 
     def _orders(self) -> list[EarlyUpdates]:
         """Copy the orders as they are now: an optimizer may go at any moment."""
         return list(self._known.values())
 
     def _forget(self, key: int) -> None:
-        self._known.pop(key).detach()
+        self._give_up(self._known.pop(key))
+
+    def _give_up(self, order: EarlyUpdates) -> None:
+        order.detach()
+        if not (order.early and order.due):
+            order.release()
+            self._guarded.pop(order.number, None)
 
     def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
         if not trains or os.getpid() != self._process:
@@ -104,35 +107,36 @@ class InBackward(Subscriber):
         if self._broken:
             raise OrderError(self._broken)
         compiled = "the backward pass is compiled" if is_compiled() else ""
-        with self._window.quiet():
-            parameters = [parameter for order in self._orders() for parameter in order.parameters()]
-            owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
-            for order in self._orders():
-                if order.left:
-                    continue
-                order.begin()
-                shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
-                reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
-                if any(id(parameter) in overlapping for parameter in order.parameters()):
-                    reason = "parameters share memory"
-                if reason and order.early:
-                    raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
-                if reason:
-                    self._leave(order, reason)
-                    continue
-                if not order.early and order.may_begin:
-                    order.early = True
-                    begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
-                    self._tell(begins, self._say)
-                order.attach(self._gradient_is_complete)
+        parameters = [parameter for order in self._orders() for parameter in order.parameters()]
+        owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
+        for order in self._orders():
+            if order.left:
+                continue
+            order.begin()
+            shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
+            reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
+            if any(id(parameter) in overlapping for parameter in order.parameters()):
+                reason = "parameters share memory"
+            if reason and order.early:
+                raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
+            if reason:
+                self._leave(order, reason)
+                continue
+            if not order.early and order.may_begin:
+                order.early = True
+                begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
+                self._tell(begins, self._say)
+            order.attach(self._gradient_is_complete)
         if any(not order.left for order in self._orders()):
-            self._window.open()
+            self._thread = threading.get_ident()
 
     def _end(self) -> None:
         for order in self._orders():
             if order.left:
                 order.detach()  # not while its hooks are called
-        self._close_window()
+            elif not order.early:
+                order.watch_gradients()
+        self._look_what_is_due()
 
     def _broke(self, error: BaseException) -> None:
         """Guard parameters that were updated in a pass that raised: the script's order would not have updated them."""
@@ -159,37 +163,34 @@ class InBackward(Subscriber):
         order = next((order for order in self._orders() if order.has(parameter)), None)
         if order is None or order.left:  # None: hooks go along when the contents of tensors are swapped
             return
-        with self._window.quiet():
-            elsewhere = "the backward pass is not called through torch.autograd, or on another thread"
-            reason = order.completed(parameter) if self._window.is_ours else elsewhere
-            if reason and order.early:
-                raise OrderError(f"{script_line()}: {reason}")
-            if reason:
-                self._leave(order, reason)
-            elif order.early:
-                self._signals.begin()
-                order.update(parameter)
-            else:
-                order.watch(parameter)
+        if self._thread == threading.get_ident():
+            if order.stays(parameter):
+                return
+            reason = order.completed(parameter)
+        else:
+            reason = "the backward pass is not called through torch.autograd, or on another thread"
+        if reason and order.early:
+            raise OrderError(f"{script_line()}: {reason}")
+        if reason:
+            self._leave(order, reason)
+        elif order.early:
+            self._signals.begin()
+            order.update(parameter)
+        else:
+            order.watch(parameter)
 
     # ---- up to the script's step ----------------------------------------------------------------------------------
 
-    def _look_through(self, door: str, memory: doors.Memory) -> None:
-        """Look at memory that the script is about to reach without an operator."""
-        if self._window.watches:
-            with self._window.quiet():
-                self._look(door, memory)
-
-    def _look(self, name: str, what: torch.Tensor | doors.Memory) -> None:
-        """Look at a call of the script's before it is made."""
-        for order in self._orders():
-            if order.left or not order.due or not order.holds(what):
-                continue
-            if not order.early:
-                self._leave(order, _use_before_step())
-            elif name != "grad":  # the use of a gone gradient is an error anyway
-                self._break(f"{script_line()} uses a parameter or state ({name}) before step")
-                raise OrderError(self._broken)
+    def _reached(self, number: int) -> type[BaseException] | None:
+        """Hear that somebody is about to use what is due. Return what is to be raised there."""
+        order = self._guarded.get(number)
+        if order is None or order.left or not order.due:
+            return None
+        if not order.early:
+            self._leave(order, _use_before_step())
+            return None
+        self._break(f"{script_line()} uses a parameter or state before step")
+        return OrderError.type_for(self._broken)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         order = self._known.get(id(optimizer))
@@ -197,17 +198,16 @@ class InBackward(Subscriber):
             return
         if self._broken:
             raise OrderError(self._broken)
-        with self._window.quiet():
-            reason = order.forbidden() or self._refusal(order, args, kwargs)
-            if reason and order.early:
-                self._break(f"{script_line()}: {reason}")
-                raise OrderError(self._broken)
-            if reason:
-                self._leave(order, reason)
-            else:
-                order.watched_steps += bool(order.due)
-            order.stepping()
-        self._close_window()
+        reason = order.forbidden() or self._refusal(order, args, kwargs)
+        if reason and order.early:
+            self._break(f"{script_line()}: {reason}")
+            raise OrderError(self._broken)
+        if reason:
+            self._leave(order, reason)
+        else:
+            order.watched_steps += bool(order.due)
+        order.stepping()
+        self._look_what_is_due()
 
     def _refusal(self, order: EarlyUpdates, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Say why the updates of this step cannot be early, or could not have been."""
@@ -219,29 +219,28 @@ class InBackward(Subscriber):
             return "step is called under autocast"
         if torch.is_inference_mode_enabled():
             return "step is called in inference mode"
-        if order.due and not self._window.is_ours:
+        if order.due and self._thread != threading.get_ident():
             return "the backward pass and step are on different threads"
         if order.due and (changed := order.changed_settings()):
             return f"{changed} changed between the backward pass and step"
-        if order.early:
-            return "step is called again with gradients that an update has used" if order.stale() else ""
+        if order.early and order.stale():
+            return "step is called again with gradients that an update has used"
         return "a gradient is changed between the backward pass and step" if order.changed_gradient() else ""
 
     def after_step(self, optimizer: Optimizer) -> None:
         order = self._known.get(id(optimizer))
         if order is not None:
-            with self._window.quiet():
-                order.stepped()
+            order.stepped()
             if not any(each.early and each.due for each in self._orders()):
                 self._signals.end()
 
-    def _close_window(self) -> None:
-        if self._window.is_open and not any(order.due and not order.left for order in self._orders()):
-            self._window.close()
+    def _look_what_is_due(self) -> None:
+        if not any(order.due and not order.left for order in self._orders()):
+            self._thread = None
 
     def _leave(self, order: EarlyUpdates, reason: str) -> None:
         order.left = True
-        order.due.clear()
+        order.release()
         self._tell(f"{order.name} {LEFT}: {reason}", self._warn)
 
     def _tell(self, text: str, how: Callable[[str], None]) -> None:

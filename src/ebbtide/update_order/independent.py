@@ -9,6 +9,7 @@ from torch import optim
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+import ebbtide._torch as _torch
 from ebbtide.in_front import is_ours
 
 INDEPENDENT = (
@@ -32,10 +33,11 @@ INDEPENDENT = (
 def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
     """Return the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
     found = set()
+    there = {id(parameter): parameter for parameter in parameters if parameter.numel()}
+    memory = _torch.memory_of([*there.values()])
     places = sorted(
-        (storage_of(parameter), *_extent(parameter), key)
-        for key, parameter in {id(parameter): parameter for parameter in parameters}.items()
-        if parameter.numel()
+        (storage, *_extent(parameter), key)
+        for (storage, _), (key, parameter) in zip(memory, there.items(), strict=True)
     )
     end = (0, 0)  # storage, and one past the last element so far
     last = 0
@@ -52,14 +54,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     begin = int(tensor.storage_offset())
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + steps + 1
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """Return the storage's identity; 0 where the tensor has none."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def why_not_independent(optimizer: Optimizer) -> str:

@@ -6,6 +6,7 @@ nothing if the script takes the gradient away, or gives the parameter other memo
 aliases have version counters of their own. So autograd finds no change where the script made none.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 import ebbtide._torch as _torch
 from ebbtide.errors import OrderError
 
+numbers = itertools.count()  # for updates, and for optimizers whose updates are early: unique in the process
 NO_STATE_YET = "its state is born in this step"
 
 
