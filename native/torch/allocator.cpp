@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collective_pins.hpp"
+#include "deferred.hpp"
 #include "lines.hpp"
 #include "recipes.hpp"
 #include "watch.hpp"
@@ -30,6 +31,7 @@ void report(void* pointer, std::int64_t change) {
 
 void release_pointer(void* pointer) {
   if (pointer == nullptr) return;
+  if (anything_deferred()) end_guards_of(pointer);
   if (!arena->contains(pointer)) {
     allocator->previous_.raw_deleter()(pointer);
     return;

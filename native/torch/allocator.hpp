@@ -24,6 +24,10 @@ class ArenaAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t nbytes) const override { default_copy_data(to, from, nbytes); }
 
+  // Or the previous one has.
+  bool has_allocated(const c10::DataPtr& memory) const {
+    return memory.get() == nullptr || memory.get_deleter() == raw_deleter() || memory.get_deleter() == previous_.raw_deleter();
+  }
   c10::DataPtr allocate_managed(std::size_t nbytes, bool untouched = false);
 
   std::atomic<bool> on{false};

@@ -17,6 +17,7 @@
 #include "arithmetic.hpp"
 #include "operands.hpp"
 #include "recorder.hpp"
+#include "standstill.hpp"
 
 namespace py = pybind11;
 
@@ -56,6 +57,7 @@ struct Deferred {
 std::mutex deferred_mutex;
 std::map<std::uintptr_t, Range> ranges;
 std::map<UpdateNumber, Deferred> updates;
+std::vector<PyObject*> unreferenced;  // once somebody has the GIL
 PyObject* make_update = nullptr;
 std::atomic<bool> given_up = false;  // an operator went on without an update that it needed
 
@@ -96,6 +98,32 @@ void add(UpdateNumber number, Deferred& update, Memory memory, bool shared) {
   if (!is_new && std::ranges::find(range->second.numbers, number) != range->second.numbers.end()) return;
   range->second.numbers.push_back(number);
   update.ranges.push_back(memory.begin);
+}
+
+void leave_range(UpdateNumber number, std::uintptr_t begin) {
+  auto range = ranges.find(begin);
+  std::erase(range->second.numbers, number);
+  if (range->second.numbers.empty()) ranges.erase(range);
+}
+
+Deferred forget(UpdateNumber number) {
+  auto update = updates.find(number);
+  if (update == updates.end()) return {};
+  for (std::uintptr_t begin : update->second.ranges) leave_range(number, begin);
+  Deferred gone = std::move(update->second);
+  updates.erase(update);
+  deferred_updates = updates.size();
+  return gone;
+}
+
+// Callers MUST have the GIL, and not the mutex.
+void let_go() {
+  std::vector<PyObject*> gone;
+  {
+    std::lock_guard lock(deferred_mutex);
+    gone.swap(unreferenced);
+  }
+  for (PyObject* each : gone) Py_DECREF(each);
 }
 
 // What this thread does within it is not looked at.
@@ -232,33 +260,47 @@ bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Te
   return true;
 }
 
-bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, py::object reached) {
+bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, py::object reached, bool alone) {
+  let_go();
   std::lock_guard lock(deferred_mutex);
   for (const at::Tensor& tensor : tensors) {
     if (!is_free_for(memory_of(tensor), true)) return false;
   }
   Deferred& update = updates[number];
   if (update.reached == nullptr) update.reached = reached.release().ptr();
+  const std::size_t before = update.ranges.size();
   for (const at::Tensor& tensor : tensors) add(number, update, memory_of(tensor), true);
   deferred_updates = updates.size();
-  return true;
+  if (!alone || !others_in_operators()) return true;
+  while (update.ranges.size() > before) {  // one that began before may use them
+    leave_range(number, update.ranges.back());
+    update.ranges.pop_back();
+  }
+  return false;
 }
 
 void carried_out(UpdateNumber number) {
   Deferred gone;  // when the mutex is free: it may hold Python objects
-  py::object told;
-  std::lock_guard lock(deferred_mutex);
-  auto update = updates.find(number);
-  if (update == updates.end()) return;
-  for (std::uintptr_t begin : update->second.ranges) {
-    auto range = ranges.find(begin);
-    std::erase(range->second.numbers, number);
-    if (range->second.numbers.empty()) ranges.erase(range);
+  {
+    std::lock_guard lock(deferred_mutex);
+    gone = forget(number);
+    if (gone.reached != nullptr) unreferenced.push_back(gone.reached);
   }
-  gone = std::move(update->second);
-  told = py::reinterpret_steal<py::object>(gone.reached);
-  updates.erase(update);
-  deferred_updates = updates.size();
+  let_go();
+}
+
+void end_guards_of(const void* storage) {
+  auto begin = reinterpret_cast<std::uintptr_t>(storage);
+  std::lock_guard lock(deferred_mutex);
+  auto range = ranges.find(begin);
+  if (range == ranges.end()) return;
+  for (UpdateNumber number : std::vector(range->second.numbers)) {
+    Deferred& update = updates.at(number);
+    if (update.scene != nullptr) continue;  // which keeps the storage
+    leave_range(number, begin);
+    std::erase(update.ranges, begin);
+    if (update.ranges.empty()) unreferenced.push_back(forget(number).reached);
+  }
 }
 
 std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<at::Tensor>& tensors) {
@@ -273,7 +315,9 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<
 bool is_unshared(const at::Tensor& tensor) {
   if (const void* address = managed_storage(tensor)) return !the_arena()->is_pinned_from_outside(address);
   Memory memory = memory_of(tensor);
-  return the_allocator() != nullptr && memory.end - memory.begin < the_allocator()->min_bytes;
+  if (the_allocator() == nullptr || memory.end - memory.begin >= the_allocator()->min_bytes) return false;
+  c10::StorageImpl* storage = storage_behind(tensor);
+  return storage == nullptr || the_allocator()->has_allocated(storage->_mutable_data_ptr_no_checks());  // else an array's, say
 }
 
 void look_at(at::ArrayRef<const c10::IValue> arguments) {
@@ -333,11 +377,21 @@ void make_in_its_scene(UpdateNumber number, const py::function& make) {
   scene->computes_as_here() ? make_in(*scene, make) : make_elsewhere_in(*scene, make);
 }
 
-void abandon_deferred() { deferred_updates = 0; }
+void abandon_deferred() {
+  std::unique_lock lock(deferred_mutex, std::try_to_lock);
+  deferred_updates = 0;
+  if (!lock) return;  // for good: the thread that had it is not here
+  std::vector<UpdateNumber> waiting;
+  for (const auto& [number, update] : updates) {
+    if (update.scene != nullptr) waiting.push_back(number);
+  }
+  for (UpdateNumber number : waiting) forget(number);
+  deferred_updates = updates.size();
+}
 
 void bind_deferred(py::module_& m) {
   m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
-  m.def("guard", &guard, py::arg("number"), py::arg("tensors"), py::arg("reached"));
+  m.def("guard", &guard, py::arg("number"), py::arg("tensors"), py::arg("reached"), py::arg("alone"));
   m.def("carried_out", &carried_out);
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);

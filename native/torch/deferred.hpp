@@ -30,11 +30,15 @@ inline bool anything_deferred() { return deferred_updates.load(std::memory_order
 bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Tensor& gradient);
 
 // Guards these tensors, besides those that `number` has already. `reached` is called with the number, as an updater is, each time that
-// somebody is about to use one of them. Returns false, and guards none, if others lie across one.
-bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, pybind11::object reached);
+// somebody is about to use one of them. Returns false, and guards none, if others lie across one, or, with `alone`, if another thread
+// is in an operator: it may use them already.
+bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, pybind11::object reached, bool alone);
 
 // Notes that it has been made, or is guarded no more.
 void carried_out(UpdateNumber number);
+
+// A storage that is freed is guarded no more: others get its address.
+void end_guards_of(const void* storage);
 
 // Returns address and bytes of the tensors' storages.
 std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<at::Tensor>& tensors);
@@ -62,7 +66,7 @@ void make_early(const pybind11::function& make);
 // Runs `make` in the modes of the optimizer's step, and with its thread's arithmetic. Only its own operators are not looked at.
 void make_in_its_scene(UpdateNumber number, const pybind11::function& make);
 
-// Stops looking, in a forked child.
+// Forgets updates that wait, in a forked child. What is guarded stays so.
 void abandon_deferred();
 
 // Binds what Python calls.

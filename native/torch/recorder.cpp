@@ -265,6 +265,10 @@ bool let_mkl_choose() {
   return true;
 }
 
+// No recipe is made in one. It would hold gradients, and autograd adds to a gradient in place where nobody else holds its storage; a
+// sum elsewhere has the same values, but may have other strides, and kernels go by these.
+bool in_backward_pass() { return torch::autograd::get_current_graph_task_id() != -1; }
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
@@ -301,8 +305,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
   Births::look_at_inner(treatment.repeats_within);
+  const bool keeps_recipes = !in_backward_pass();
   RecipePointer changed;
-  if (any_recipes()) changed = prepare_for(inputs, treatment.uses, pins || treatment.gives_away, treatment.repeatable_in_place);
+  if (any_recipes())
+    changed = prepare_for(inputs, treatment.uses, pins || treatment.gives_away, keeps_recipes && treatment.repeatable_in_place);
   static thread_local std::vector<Operand> operands;
   operands.clear();
   std::size_t i = 0;
@@ -326,7 +332,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
-  bool makes = treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
+  bool makes =
+      keeps_recipes && treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
   if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed));
   if (tape.records() && !off_the_record) {
     static thread_local Description description;

@@ -44,12 +44,15 @@ void leave_operator() {
   if (--operators_entered == 0) --threads_in_operators;
 }
 
-Standstill::Standstill() {
+bool others_in_operators() {
   [[maybe_unused]] static const int told = pthread_atfork(nullptr, nullptr, begin_child);
-  const int own = operators_entered > 0 ? 1 : 0;
+  return threads_in_operators != (operators_entered > 0 ? 1 : 0);
+}
+
+Standstill::Standstill() {
   const auto latest = std::chrono::steady_clock::now() + kMostWait;
   stands_still = true;
-  while (!(reached_ = threads_in_operators == own) && std::chrono::steady_clock::now() < latest)
+  while (!(reached_ = !others_in_operators()) && std::chrono::steady_clock::now() < latest)
     std::this_thread::sleep_for(kBetweenLooks);
 }
 

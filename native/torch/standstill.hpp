@@ -8,6 +8,9 @@ namespace ebbtide {
 void enter_operator();
 void leave_operator();
 
+// Says whether another thread is in an operator now. One that enters later sees what this thread did before it asked.
+bool others_in_operators();
+
 // As long as it lives, no other thread is in an operator that the recorder has seen begin, where that is `reached`. It is not where
 // one goes on for long. Whoever makes this holds the GIL all the time.
 class Standstill {

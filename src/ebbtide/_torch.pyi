@@ -228,9 +228,12 @@ def defer(number: int, own: Sequence[Tensor], gradient: Tensor) -> bool:
     memory.
     """
 
-def guard(number: int, tensors: Sequence[Tensor], reached: Callable[[int], type[BaseException] | None]) -> bool:
+def guard(
+    number: int, tensors: Sequence[Tensor], reached: Callable[[int], type[BaseException] | None], alone: bool
+) -> bool:
     """Guard these tensors, besides those that ``number`` has already. ``reached`` gets it when somebody is about to use
-    one. A type that it returns is raised there. Returns False, and guards none, if others lie across one.
+    one. A type that it returns is raised there. Returns False, and guards none, if others lie across one, or, with
+    ``alone``, if another thread is in an operator.
     """
 
 def make_early(make: Callable[[], None]) -> None:

@@ -5,7 +5,10 @@ trained plainly and in a session that updates in backward, both from the same se
 not allow are in cases_in_backward_refused.py.
 """
 
+import gc
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import ebbtide
@@ -368,6 +372,106 @@ def small_parameters_that_are_read() -> None:
             net.frozen.bias.fill_(seen)
 
     early(step)
+
+
+def within(mode: Callable[[], Any]) -> Callable[..., None]:
+    """A step whose backward pass alone runs in a mode."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss = loss_of(net, number)
+        with mode() if number % 2 else nullcontext():
+            loss.backward()
+        optimizer.step()
+
+    return step
+
+
+class Rounded(TorchDispatchMode):
+    """What operators make is rounded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        is_new = isinstance(made, Tensor) and made.dtype == torch.float32 and not func._schema.is_mutable
+        return made.bfloat16().float() if is_new and not made._is_view() else made
+
+
+def a_mode_around_the_backward_pass() -> None:
+    early(within(Rounded))
+
+
+def an_operator_under_way_on_another_thread() -> None:
+    """It began to read a parameter before the backward pass, and ends before step."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss = loss_of(net, number)
+        read: list[float] = []
+        weights = net.layers[3].weight.detach().expand(400, WIDTH, WIDTH)
+        began = threading.Event()
+        thread = threading.Thread(target=lambda: (began.set(), read.append(float(weights.sum()))))
+        thread.start()
+        began.wait(), time.sleep(0.002)
+        loss.backward()
+        thread.join()
+        optimizer.step()
+        with torch.no_grad():
+            net.frozen.bias.fill_(read[0] * 1e-6)
+
+    compare(step)
+
+
+def another_steps_in_a_hook() -> None:
+    """One optimizer steps within the backward pass, in which another's gradients are not complete yet."""
+
+    def step(net: Any, both: Any, number: int) -> None:
+        for optimizer in both.all_of:
+            optimizer.zero_grad()
+        hook = net.layers[0].register_full_backward_hook(lambda *_: both.all_of[1].step())
+        x = net.embedding(tokens(number))
+        for layer in net.layers:
+            x = F.gelu(layer(x))
+        F.cross_entropy(x, tokens(number + 100)).backward()
+        hook.remove()
+        both.all_of[0].step()
+
+    def make(net: Any) -> Both:
+        first = [*net.embedding.parameters(), *net.layers[:2].parameters()]
+        return Both(optim.AdamW(first, lr=1e-2), optim.AdamW(net.layers[2:].parameters(), lr=1e-2))
+
+    early(step, make)
+
+
+def a_hook_of_step_that_comes_late() -> tuple[str, ...]:
+    """When nothing is due, it ends early updates, and no training."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        if number == 4:
+            optimizer.register_step_post_hook(lambda *_: None)
+        plain_step(net, optimizer, number)
+
+    return compare(step).updates
+
+
+def nets_that_are_left_before_their_step() -> None:
+    """Their memory is the next net's."""
+
+    def all_of_them() -> list[dict[str, bytes]]:
+        found = []
+        for last in (4, 3, 5):
+            training = train(plain_step, adamw, last)
+            training.optimizer.zero_grad()
+            loss_of(training.net, last).backward()
+            del training
+            gc.collect()
+            found.append(train(plain_step, adamw, STEPS).bits())
+        return found
+
+    plain = all_of_them()
+    with session() as ours:
+        assert all_of_them() == plain
+    assert sum(step.fetched_bytes.total for step in ours.report().steps) > 0
+    assert train(plain_step, adamw).bits() == plain[0]
 
 
 class Both:

@@ -2,6 +2,7 @@
 written), or from ``LATER`` on (an error)."""
 
 import io
+import os
 import sys
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from ebbtide.errors import OrderError
 from tests.training.cases_in_backward import (
     WIDTH,
     Both,
+    Rounded,
     adamw,
     checkpointed_step,
     compare,
@@ -232,6 +234,23 @@ def sharing_memory(net: Any) -> optim.Optimizer:
     return adamw(net)
 
 
+def with_state_that_shares_memory(net: Any) -> optim.Optimizer:
+    optimizer = adamw(net)
+    first, second = net.layers[0].weight, net.layers[2].weight
+    for parameter in (first, second):
+        optimizer.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros(WIDTH, WIDTH)}
+        optimizer.state[parameter]["exp_avg_sq"] = torch.zeros(WIDTH, WIDTH)
+    optimizer.state[second]["exp_avg"].data = optimizer.state[first]["exp_avg"].data
+    return optimizer
+
+
+def steps_in_a_mode(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(net, number).backward()
+    with Rounded():
+        optimizer.step()
+
+
 def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
     optimizer.zero_grad()
     loss_of(net, number).backward()
@@ -267,6 +286,8 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "lbfgs": (gives_a_closure, lbfgs, "only optimizers of torch.optim"),
     "two_of_the_same": (one_zeroes, two_of_the_same, "the same parameters"),
     "sharing_memory": (plain_step, sharing_memory, "share memory"),
+    "with_state_that_shares_memory": (plain_step, with_state_that_shares_memory, "its state shares memory"),
+    "steps_in_a_mode": (steps_in_a_mode, adamw, "within a mode"),
     "steps_in_inference_mode": (steps_in_inference_mode, adamw, "inference mode"),
 }
 """The scenario, its optimizer, and what is said of it."""
@@ -320,11 +341,6 @@ def sums_two_losses(net: Any, optimizer: Any, number: int) -> None:
 def never_zeroes(net: Any, optimizer: Any, number: int) -> None:
     loss_of(net, number).backward()
     optimizer.step()
-
-
-def hooks_late(net: Any, optimizer: Any, number: int) -> None:
-    net.norm.weight.register_post_accumulate_grad_hook(lambda p: None)
-    plain_step(net, optimizer, number)
 
 
 @before_step
@@ -421,6 +437,28 @@ def gives_another_parameter(net: Any, optimizer: Any, number: int) -> None:
 
 
 @before_step
+def exchanges_gradients(net: Any, optimizer: Any, number: int) -> None:
+    first, second = net.layers[0].weight, net.layers[2].weight
+    first.grad, second.grad = second.grad, first.grad
+
+
+@before_step
+def reads_state_in_a_child(net: Any, optimizer: Any, number: int) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            float(optimizer.state[net.layers[2].weight]["step"])
+        except OrderError:
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        raise OrderError("the child had one")
+
+
+@before_step
 def changes_how_operators_compute(net: Any, optimizer: Any, number: int) -> None:
     torch.set_num_threads(torch.get_num_threads())
 
@@ -482,7 +520,6 @@ ERRORS: dict[str, tuple[Callable[..., None], str]] = {
     "compiles_the_norm_after_step": (compiles_the_norm_after_step, "uses a gradient (norm)"),
     "sums_two_losses": (sums_two_losses, "needs parameters as they were before their updates"),
     "never_zeroes": (never_zeroes, "adds to gradients of which the update has been made"),
-    "hooks_late": (hooks_late, "waits for its gradients"),
     "changes_a_parameter": (changes_a_parameter, USES),
     "changes_data": (changes_data, USES),
     "reads_through_a_view": (reads_through_a_view, USES),
@@ -496,6 +533,9 @@ ERRORS: dict[str, tuple[Callable[..., None], str]] = {
     "uses_data": (uses_data, USES),
     "keeps_what_autograd_saves": (keeps_what_autograd_saves, USES),
     "gives_another_parameter": (gives_another_parameter, USES),
+    "exchanges_gradients": (exchanges_gradients, "a gradient is changed between the backward pass and step"),
+    "reads_state_in_a_child": (reads_state_in_a_child, "the child had one"),
+    "steps_in_a_mode": (steps_in_a_mode, "within a mode"),
     "changes_how_operators_compute": (changes_how_operators_compute, USES),
     **{f"looks at a storage: {name}": (looks_at_a_storage(name), USES) for name in STORAGE_LOOKS},
 }

@@ -55,6 +55,34 @@ def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> lis
     return [*losses, *(parameter.detach() for parameter in model.parameters())]
 
 
+def add_gradients(steps: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
+    """Return the strides of a gradient that comes by two ways, and then the weights."""
+    torch.manual_seed(0)
+    first, second, third = (nn.Parameter(torch.randn(rows, 1)) for rows in (4096, 37, 4096))
+    optimizer = torch.optim.SGD([first, second, third], lr=1e-3)
+    strides: list[tuple[int, ...]] = []
+    for _ in range(steps):
+        inputs, one, other = torch.randn(4096, 37), torch.randn(4096, 1), torch.randn(1, 4096).t()
+        optimizer.zero_grad()
+        features, x = first * 3, inputs @ second
+        x.register_hook(lambda gradient: strides.append(gradient.stride()))
+        ((x * third * one).sum() * 1e-2 + ((x - features) * other).sum() * 1e-2).backward()
+        optimizer.step()
+    return strides, [parameter.detach() for parameter in (first, second, third)]
+
+
+def gradients_are_added_as_plainly() -> None:
+    strides, weights = add_gradients(10)
+    for seed in (0, 1):
+        with ebbtide.Session(
+            fast="50%", policy="demand", min_storage_bytes=4096, chaos_rate=0.3, chaos_seed=seed
+        ) as ours:
+            seen, ended = add_gradients(10)
+        assert seen == strides
+        assert all(map(torch.equal, ended, weights))
+        assert sum(step.made_anew_bytes for step in ours.report().steps) > 0
+
+
 def trained(fast: str, steps: int, threads: Callable[[int], None] = lambda step: None) -> Trained:
     plain = train(steps, threads)
     with ebbtide.Session(fast=fast) as session:

@@ -109,10 +109,20 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
         "gradients_of_gradients",
         "an_array_of_a_parameter",
         "small_parameters_that_are_read",
+        "a_mode_around_the_backward_pass",
+        "an_operator_under_way_on_another_thread",
+        "another_steps_in_a_hook",
+        "nets_that_are_left_before_their_step",
     ],
 )
 def test_other_ways_to_train_end_with_the_same_bits(name: str) -> None:
     child.run(CASE(name), env=QUIET)
+
+
+def test_what_forbids_it_when_nothing_is_due_ends_it_and_no_training() -> None:
+    early, left = child.run(CASE("a_hook_of_step_that_comes_late"), env=QUIET)
+    assert "as soon as its gradient is complete" in early
+    assert "left as the script has it: a hook of its step" in left
 
 
 def test_of_a_gan_the_optimizer_whose_gradients_others_add_to_is_left_as_it_is() -> None:

@@ -49,6 +49,11 @@ def test_where_it_is_turned_off_nothing_is_made_anew(planned: dict[str, str]) ->
     assert "made anew" not in found.summary
 
 
+def test_autograd_adds_gradients_in_place_where_it_does_plainly() -> None:
+    """It does so where nobody else has a gradient's storage. A sum elsewhere may have other strides."""
+    child.run("making_anew:gradients_are_added_as_plainly", env={"EBBTIDE_REMAKE": "check"})
+
+
 def test_an_operator_runs_again_with_the_number_of_threads_that_it_had(planned: dict[str, str]) -> None:
     found = child.run("making_anew:with_other_threads", "30%", 6, env=planned)
     assert found.same

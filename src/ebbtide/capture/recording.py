@@ -109,16 +109,17 @@ def capture(
         line=names[recording.line[row]],
         piece_of=_first_pieces(recording.whole[row]),
     )
+    phases = _phases(recording.tick_phase)
     ticks = Ticks(
         time_ns=times,
         operator=names[recording.tick_name],
         module=names[recording.tick_module],
         flops=_flops(recording, count_flops),
         nbytes=_moved_bytes(recording, n_ticks),
-        phase=_phases(recording.tick_phase),
+        phase=phases,
         depth=recording.tick_depth,
         arguments=names[recording.tick_arguments],
-        repeats=_repeats(recording, repeats),
+        repeats=_repeats(recording, repeats) & (phases != "backward"),  # in which no recipe is kept
     )
     trace = Trace(name, origin, ticks, storages, accesses, unrecorded_ns=unrecorded_ns, device=device)
     return Captured(with_inputs(trace), np.where(recording.death[row] < 0, recording.serial[row], 0), numbers)

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
@@ -27,8 +26,8 @@ from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
-from ebbtide.update_order.independent import overlap, why_not_independent
-from ebbtide.update_order.noted_update import NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
+from ebbtide.update_order.independent import IN_A_MODE, is_in_a_mode, overlap, why_not_independent
+from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
 from ebbtide.update_order.signals_later import signals_later
 
 
@@ -147,13 +146,13 @@ class Deferred(Subscriber):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if len({*map(id, parameters)}) < len(parameters) or overlap(parameters):
             return "parameters share memory"
-        if _is_in_a_mode():
-            return "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
+        if is_in_a_mode():
+            return IN_A_MODE
         return ""
 
     def _defer(self, optimizer: Optimizer) -> tuple[dict[int, int], Optimizer, str]:
         """Note updates. Return their numbers, what is left for now, and a reason why some are not deferred."""
-        attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in _GIVEN}
+        attributes = {name: kept(value) for name, value in vars(optimizer).items() if name not in GIVEN}
         deferred: dict[int, int] = {}
         reasons: list[str] = []
         gradients: set[int] = set()
@@ -233,17 +232,4 @@ class Deferred(Subscriber):
             how(f"deferred updates: {text}")
 
 
-_GIVEN = ("param_groups", "state")
 _POLL_S, _POLLS = 0.001, 5000
-
-
-def _is_in_a_mode() -> bool:
-    """Tell whether a mode is on that sees or changes calls. A default device's creates tensors and changes none."""
-    c: Any = torch._C
-    functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
-    return bool(
-        c._len_torch_dispatch_stack()
-        or c._functorch.peek_interpreter_stack() is not None
-        or c._is_tracing()
-        or any(not isinstance(mode, DeviceContext) for mode in functions)
-    )

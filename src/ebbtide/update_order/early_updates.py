@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 import ebbtide._torch as _torch
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
-from ebbtide.update_order.independent import why_not_independent
-from ebbtide.update_order.noted_update import numbers, reason_to_stay
+from ebbtide.update_order.independent import is_in_a_mode, why_not_independent
+from ebbtide.update_order.noted_update import GIVEN, numbers, reason_to_stay, stand_in
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -48,6 +48,8 @@ class EarlyUpdates:
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
         self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
+        self._stand_ins: dict[int, torch.Tensor] = {}  # by parameter: what stands for its gradient
+        self._stayed: set[int] = set()  # parameters whose gradients wait for ``step``, and may change until then
         self._returning: list[torch.Tensor] = []
 
     @property
@@ -58,6 +60,11 @@ class EarlyUpdates:
         if (optimizer := self.optimizer) is not None:
             for group in optimizer.param_groups:
                 yield from group["params"]
+
+    def state(self) -> Iterator[torch.Tensor]:
+        if (optimizer := self.optimizer) is not None:
+            for state in optimizer.state.values():
+                yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def has(self, parameter: torch.Tensor) -> bool:
         """Tell whether it was the optimizer's when the backward pass began."""
@@ -116,11 +123,16 @@ class EarlyUpdates:
         return ""
 
     def stays(self, parameter: torch.Tensor) -> bool:
-        """Tell whether the script's ``step`` makes this update: it is none that could be made at another time."""
-        optimizer, group = self.optimizer, self._groups.get(id(parameter))
-        if optimizer is None or group is None or parameter.grad is None:
-            return True
-        return bool(reason_to_stay(optimizer, group, parameter))
+        """Tell, and note, whether the script's ``step`` makes this update: it is none that could be made at another
+        time."""
+        optimizer = self.optimizer
+        if optimizer is None or parameter.grad is None or is_in_a_mode():
+            stays = True
+        else:
+            stays = bool(reason_to_stay(optimizer, self._groups[id(parameter)], parameter))
+        if stays:
+            self._stayed.add(id(parameter))
+        return stays
 
     def changed_settings(self) -> str:
         """Name an optimizer's setting that changed since the backward pass began, or ""."""
@@ -137,10 +149,10 @@ class EarlyUpdates:
     def changed_gradient(self) -> bool:
         """Tell whether a gradient changed since it was complete, or came from elsewhere."""
         if self.early:
-            return any(not isinstance(parameter.grad, GoneGradient) for parameter in self.due.values())
+            return any(parameter.grad is not self._stand_ins.get(key) for key, parameter in self.due.items())
         for parameter in self.parameters():
             noted, gradient = self._completed.get(id(parameter)), parameter.grad
-            if noted is None and gradient is not None and not self.stays(parameter):
+            if noted is None and gradient is not None and id(parameter) not in self._stayed:
                 return True
             if noted is not None and (gradient is None or noted != _identity(gradient)):
                 return True
@@ -154,27 +166,33 @@ class EarlyUpdates:
         self._completed[id(parameter)] = _identity(parameter.grad)
         self.due[id(parameter)] = parameter
         self._guard(self._used_with(parameter))
+        if _has_its_own_memory(parameter.grad):
+            self._guard([parameter.grad])
         self._states[id(parameter)] = self._state_of(parameter)
 
     def watch_gradients(self) -> None:
-        """Guard them from the end of the backward pass on: until then they may share memory."""
+        """Guard them all from the end of the backward pass on: until then others may share memory with them."""
         self._guard([parameter.grad for parameter in self.due.values() if parameter.grad is not None])
 
     def update(self, parameter: torch.Tensor) -> None:
         """Make the optimizer's step of one parameter, and free its gradient. Both are left to ``step`` where the memory
-        cannot be guarded."""
+        cannot be guarded, or another thread may use it now."""
         optimizer = self.optimizer
         assert optimizer is not None
         assert parameter.grad is not None
         self.due[id(parameter)] = parameter  # from here on, even if the update fails
-        if not self._guard(self._used_with(parameter)):
+        if not self._guard(self._used_with(parameter), alone=True):
             del self.due[id(parameter)]
+            self._stayed.add(id(parameter))
             return
         _torch.classify([parameter.grad], _GRADIENT)
+        attributes = {name: value for name, value in vars(optimizer).items() if name not in GIVEN}
+        groups = [{**self._groups[id(parameter)], "params": [parameter]}]
+        one = stand_in(type(optimizer), attributes, groups, optimizer.state)
         step: Any = type(optimizer).step
-        with _only(optimizer, self._groups[id(parameter)], parameter), _outside_autocast():
-            _torch.make_early(lambda: step.__wrapped__(optimizer))  # below the hooks of the script's own step
-        parameter.grad = GoneGradient.of(parameter)
+        with _outside_autocast():
+            _torch.make_early(lambda: step.__wrapped__(one))  # below the hooks of the script's own step
+        parameter.grad = self._stand_ins[id(parameter)] = GoneGradient.of(parameter)
         self._states[id(parameter)] = self._state_of(parameter)
 
     def stale(self) -> bool:
@@ -189,12 +207,14 @@ class EarlyUpdates:
             for parameter in self._returning:
                 parameter.grad = None
         self.release()
+        self._stayed.clear()
         self._states.clear()
         self._completed.clear()
 
     def release(self) -> None:
         """Forget what is due. Anybody may use it."""
         self.due.clear()
+        self._stand_ins.clear()
         _torch.carried_out(self.number)
 
     def stepped(self) -> None:
@@ -213,19 +233,8 @@ class EarlyUpdates:
         state = self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
         return [parameter, *(value for value in state.values() if isinstance(value, torch.Tensor))]
 
-    def _guard(self, tensors: list[torch.Tensor]) -> bool:
-        return not tensors or _torch.guard(self.number, tensors, self._reached)
-
-
-@contextmanager
-def _only(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> Iterator[None]:
-    """Leave the optimizer one parameter. It keeps the group itself, since a step may write to it."""
-    groups, parameters = optimizer.param_groups, group["params"]
-    optimizer.param_groups, group["params"] = [group], [parameter]
-    try:
-        yield
-    finally:
-        optimizer.param_groups, group["params"] = groups, parameters
+    def _guard(self, tensors: list[torch.Tensor], alone: bool = False) -> bool:
+        return not tensors or _torch.guard(self.number, tensors, self._reached, alone)
 
 
 @contextmanager
@@ -261,3 +270,8 @@ def _setting(value: object) -> object:
 
 def _identity(gradient: torch.Tensor) -> object:
     return _torch.memory_of([gradient]), gradient._version
+
+
+def _has_its_own_memory(gradient: torch.Tensor) -> bool:
+    ((_, nbytes),) = _torch.memory_of([gradient])
+    return nbytes == gradient.numel() * gradient.element_size()

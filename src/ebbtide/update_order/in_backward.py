@@ -27,7 +27,7 @@ from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
 from ebbtide.update_order.gone_gradient import listeners, outermost_forward, script_line
-from ebbtide.update_order.independent import overlap
+from ebbtide.update_order.independent import IN_A_MODE, is_in_a_mode, overlap, share_memory
 from ebbtide.update_order.signals_later import SignalsLater
 
 _MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
@@ -44,8 +44,9 @@ class InBackward(Subscriber):
         self._warn = warn
         self.told: list[str] = []
         self._known: dict[int, EarlyUpdates] = {}  # by optimizer
-        self._guarded: dict[int, EarlyUpdates] = {}  # by number: what is due of them may not be used
-        self._thread: int | None = None  # that of the backward pass, until nothing is due
+        self._thread: int | None = None  # that of the backward pass, until it has ended and nothing is due
+        self._without_step: set[int] = set()  # numbers of optimizers that went when updates had been made
+        self._passes = 0  # under way, one within another
         self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._process = os.getpid()
@@ -72,8 +73,7 @@ class InBackward(Subscriber):
     def built(self, optimizer: Optimizer) -> None:
         key = id(optimizer)
         if key not in self._known:
-            order = EarlyUpdates(optimizer, lambda: self._forget(key), self._reached)
-            self._known[key] = self._guarded[order.number] = order
+            self._known[key] = EarlyUpdates(optimizer, lambda: self._forget(key), self._reached)
 
     def _orders(self) -> list[EarlyUpdates]:
         """Copy the orders as they are now: an optimizer may go at any moment."""
@@ -83,15 +83,19 @@ class InBackward(Subscriber):
         self._give_up(self._known.pop(key))
 
     def _give_up(self, order: EarlyUpdates) -> None:
+        """Let go of an optimizer. Where its step will not come, what was updated stays guarded while anybody has it."""
         order.detach()
-        if not (order.early and order.due):
+        if order.early and order.due:
+            self._without_step.add(order.number)
+            order.due.clear()
+        else:
             order.release()
-            self._guarded.pop(order.number, None)
 
     def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
         if not trains or os.getpid() != self._process:
             return run()
         self._begin()
+        self._passes += 1
         try:
             return run()
         except BaseException as error:
@@ -100,6 +104,7 @@ class InBackward(Subscriber):
                 raise OrderError(self._broken) from error
             raise
         finally:
+            self._passes -= 1
             self._end()
 
     def _begin(self) -> None:
@@ -109,6 +114,7 @@ class InBackward(Subscriber):
         compiled = "the backward pass is compiled" if is_compiled() else ""
         parameters = [parameter for order in self._orders() for parameter in order.parameters()]
         owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
+        state_is_shared = share_memory(tensor for order in self._orders() if not order.left for tensor in order.state())
         for order in self._orders():
             if order.left:
                 continue
@@ -117,7 +123,9 @@ class InBackward(Subscriber):
             reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
             if any(id(parameter) in overlapping for parameter in order.parameters()):
                 reason = "parameters share memory"
-            if reason and order.early:
+            if state_is_shared:
+                reason = "its state shares memory"
+            if reason and order.early and order.due:
                 raise OrderError(f"{order.name} cannot be updated in the backward pass any more: {reason}")
             if reason:
                 self._leave(order, reason)
@@ -163,6 +171,8 @@ class InBackward(Subscriber):
         order = next((order for order in self._orders() if order.has(parameter)), None)
         if order is None or order.left:  # None: hooks go along when the contents of tensors are swapped
             return
+        if os.getpid() != self._process:
+            return
         if self._thread == threading.get_ident():
             if order.stays(parameter):
                 return
@@ -183,11 +193,12 @@ class InBackward(Subscriber):
 
     def _reached(self, number: int) -> type[BaseException] | None:
         """Hear that somebody is about to use what is due. Return what is to be raised there."""
-        order = self._guarded.get(number)
-        if order is None or order.left or not order.due:
-            return None
-        if not order.early:
+        order = next((order for order in self._orders() if order.number == number), None)
+        is_due = order is not None and order.due and not order.left
+        if order is not None and is_due and not order.early:
             self._leave(order, _use_before_step())
+            return None
+        if not is_due and number not in self._without_step:
             return None
         self._break(f"{script_line()} uses a parameter or state before step")
         return OrderError.type_for(self._broken)
@@ -199,7 +210,7 @@ class InBackward(Subscriber):
         if self._broken:
             raise OrderError(self._broken)
         reason = order.forbidden() or self._refusal(order, args, kwargs)
-        if reason and order.early:
+        if reason and order.early and (order.due or order.stale()):
             self._break(f"{script_line()}: {reason}")
             raise OrderError(self._broken)
         if reason:
@@ -219,6 +230,8 @@ class InBackward(Subscriber):
             return "step is called under autocast"
         if torch.is_inference_mode_enabled():
             return "step is called in inference mode"
+        if is_in_a_mode():
+            return IN_A_MODE
         if order.due and self._thread != threading.get_ident():
             return "the backward pass and step are on different threads"
         if order.due and (changed := order.changed_settings()):
@@ -235,7 +248,7 @@ class InBackward(Subscriber):
                 self._signals.end()
 
     def _look_what_is_due(self) -> None:
-        if not any(order.due and not order.left for order in self._orders()):
+        if not self._passes and not any(order.due and not order.left for order in self._orders()):
             self._thread = None
 
     def _leave(self, order: EarlyUpdates, reason: str) -> None:

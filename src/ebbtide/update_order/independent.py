@@ -1,4 +1,4 @@
-"""Facts about optimizers, and about memory that parameters share, for other orders of updates than the script's."""
+"""Facts about optimizers, modes, and memory that parameters share, for other orders of updates than the script's."""
 
 import inspect
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ import torch
 from torch import optim
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
 from ebbtide.in_front import is_ours
@@ -30,6 +31,9 @@ INDEPENDENT = (
 """They update each parameter from its own gradient and state alone, so the order of updates changes no bit."""
 
 
+IN_A_MODE = "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
+
+
 def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
     """Return the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
     found = set()
@@ -47,6 +51,12 @@ def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
         if (storage, stop) > end:
             end, last = (storage, stop), key
     return found
+
+
+def share_memory(tensors: Iterable[torch.Tensor]) -> bool:
+    """Tell whether two of these tensors lie in one storage."""
+    places = [begin for begin, _ in _torch.memory_of([*tensors]) if begin]
+    return len({*places}) < len(places)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -90,3 +100,15 @@ def _hooks_of_others() -> bool:
     """Tell whether every optimizer's step has hooks that are not Ebbtide's."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)
+
+
+def is_in_a_mode() -> bool:
+    """Tell whether a mode is on that sees or changes calls. A default device's creates tensors and changes none."""
+    c: Any = torch._C
+    functions = (c._get_function_stack_at(place) for place in range(c._len_torch_function_stack()))
+    return bool(
+        c._len_torch_dispatch_stack()
+        or c._functorch.peek_interpreter_stack() is not None
+        or c._is_tracing()
+        or any(not isinstance(mode, DeviceContext) for mode in functions)
+    )

@@ -20,6 +20,8 @@ import ebbtide._torch as _torch
 from ebbtide.errors import OrderError
 
 numbers = itertools.count()  # for updates, and for optimizers whose updates are early: unique in the process
+GIVEN = ("param_groups", "state")
+"""The attributes of an optimizer that its stand-in gets from elsewhere."""
 NO_STATE_YET = "its state is born in this step"
 
 
