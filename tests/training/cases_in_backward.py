@@ -81,6 +81,8 @@ class Training:
         states = self.optimizer.state_dict()["state"]
         named["order of states"] = torch.tensor([*repr([*states]).encode()])
         for index, state in states.items():
+            if not isinstance(state, dict):
+                continue
             kept = {name: value for name, value in state.items() if isinstance(value, Tensor | float | int)}
             named |= {f"state {index} {name}": torch.as_tensor(value) for name, value in kept.items()}
         return {name: value.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for name, value in named.items()}

@@ -166,7 +166,9 @@ class Own(optim.AdamW):
 
 
 def of_its_own(net: Any) -> optim.Optimizer:
-    return Own([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = Own([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+    optimizer.state["calls"] = 0  # as some keep what is no parameter's
+    return optimizer
 
 
 def _clip(parameters: Iterable[Any]) -> None:
@@ -269,7 +271,7 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "reads_parameters": (reads_parameters, adamw, "uses what its step works on"),
     "scales": (scales, adamw, "scaler.step"),
     "schedules_before_step": (schedules_before_step, adamw, "lr changed"),
-    "loads_before_step": (loads_before_step, adamw, "uses what its step works on"),
+    "loads_before_step": (loads_before_step, adamw, "its state changed"),
     "keeps_gradients": (keeps_gradients, adamw, "or kept"),
     "gives_a_closure": (gives_a_closure, adamw, "closure"),
     "steps_under_autocast": (steps_under_autocast, adamw, "autocast"),

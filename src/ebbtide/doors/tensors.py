@@ -3,9 +3,9 @@ holds before a change of those process settings by which operators compute.
 
 Native code sees operators (``native/torch/deferred.cpp``). The functions here ask for an address, read a storage's
 bytes, or run compiled code on addresses. ``in_front`` lists them. Who guards memory is told of each, forks excepted.
-Left out: kernels that C++ calls without PyTorch's dispatcher, on a
-tensor that was handed to it; addresses that somebody has from before; and ``data_ptr`` itself, where a script took the
-function before the session (``f = torch.Tensor.data_ptr``).
+Left out: kernels that C++ calls without PyTorch's dispatcher, on a tensor that was handed to it; addresses that
+somebody has from before; and ``data_ptr`` itself, where a script took the function before the session (``f =
+torch.Tensor.data_ptr``).
 """
 
 import contextlib

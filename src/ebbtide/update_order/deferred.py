@@ -178,7 +178,8 @@ class Deferred(Subscriber):
                     deferred[id(parameter)] = number
             if rest:
                 groups.append({**group, "params": rest})
-        return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), next(iter(reasons), "")
+        reason = NO_STATE_YET if NO_STATE_YET in reasons else next(iter(reasons), "")
+        return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), reason
 
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
         """Note one update. Return its number, or -1."""

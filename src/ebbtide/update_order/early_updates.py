@@ -19,7 +19,7 @@ import ebbtide._torch as _torch
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
 from ebbtide.update_order.independent import is_in_a_mode, why_not_independent
-from ebbtide.update_order.noted_update import GIVEN, numbers, reason_to_stay, stand_in
+from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, numbers, reason_to_stay, stand_in
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -64,7 +64,8 @@ class EarlyUpdates:
     def state(self) -> Iterator[torch.Tensor]:
         if (optimizer := self.optimizer) is not None:
             for state in optimizer.state.values():
-                yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+                if isinstance(state, dict):  # else the script's own optimizer keeps something there
+                    yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def has(self, parameter: torch.Tensor) -> bool:
         """Tell whether it was the optimizer's when the backward pass began."""
@@ -129,7 +130,8 @@ class EarlyUpdates:
         if optimizer is None or parameter.grad is None or is_in_a_mode():
             stays = True
         else:
-            stays = bool(reason_to_stay(optimizer, self._groups[id(parameter)], parameter))
+            reason = reason_to_stay(optimizer, self._groups[id(parameter)], parameter)
+            stays = reason != "" and (self.early or reason != NO_STATE_YET)
         if stays:
             self._stayed.add(id(parameter))
         return stays

@@ -51,16 +51,16 @@ def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: to
         return "gradients are sparse, no plain tensors, or have gradients (create_graph)"
     if parameter.is_inference() or gradient.is_inference() or gradient.dtype != parameter.dtype:
         return "gradients have another type than their parameters, or are inference tensors"
+    if not _torch.is_managed(parameter):
+        return "parameters are too small to be moved"
     state = optimizer.state.get(parameter) or {}
-    if not state and not (type(optimizer) is optim.SGD and not group["momentum"]):
-        return NO_STATE_YET
     known = [value for value in state.values() if isinstance(value, torch.Tensor) and value.layout is torch.strided]
     if len(known) < len(state):
         return "its state is not all plain tensors"
-    if not _torch.is_managed(parameter):
-        return "parameters are too small to be moved"
     if not all(_torch.is_unshared(tensor) for tensor in (parameter, gradient, *known)):
         return "NumPy, DLPack or other processes share parameters, gradients or state"
+    if not state and not (type(optimizer) is optim.SGD and not group["momentum"]):
+        return NO_STATE_YET
     return ""
 
 
