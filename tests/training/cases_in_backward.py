@@ -553,6 +553,13 @@ def built_before_the_session(folder: str) -> None:
     assert {"parameter", "gradient", "optimizer_state", "activation"} <= kinds
 
 
+def born_in_the_session() -> list[str]:
+    """The steps' modes, of a net and an optimizer that a session sees begin."""
+    with ebbtide.Session(fast="50%", optimizer="in-backward", min_storage_bytes=4096) as ours:
+        train(plain_step, adamw, STEPS)
+    return [step.mode for step in ours.report().steps]
+
+
 def a_handler_that_saves(in_the_pass: int) -> int:
     """A job's handler that saves the weights. The signal comes once or more within the fourth backward pass."""
 

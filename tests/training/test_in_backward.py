@@ -135,6 +135,12 @@ def test_steps_are_planned_in_the_new_order_and_gradients_never_move(tmp_path: P
     child.run(CASE("built_before_the_session"), str(tmp_path), env=QUIET)
 
 
+def test_the_second_step_is_in_the_new_order_and_plans_are_made_of_it() -> None:
+    """Were it in the script's order, later steps would follow no plan."""
+    modes = child.run(CASE("born_in_the_session"), env=QUIET)
+    assert modes == ["recorded", "recorded", "demand", "planned", "planned", "planned"]
+
+
 @pytest.mark.parametrize("name", refused.REFUSALS)
 def test_a_script_that_it_would_change_is_left_as_written_and_the_report_says_why(name: str) -> None:
     updates = child.run(REFUSED_CASE("refused"), name, env=QUIET)
