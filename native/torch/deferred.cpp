@@ -30,10 +30,10 @@ struct Memory {
   std::uintptr_t end = 0;
 };
 
-// A storage that deferred updates use: ranges do not overlap.
+// A storage that deferred updates use, or that is guarded: ranges do not overlap.
 struct Range {
   std::uintptr_t end;
-  bool shared;  // a gradient's: parts of it may be other updates'
+  bool shared;  // guarded, or a gradient's: others may use it, too
   std::vector<UpdateNumber> numbers;
 };
 
@@ -117,7 +117,7 @@ Deferred forget(UpdateNumber number) {
 }
 
 // Callers MUST have the GIL, and not the mutex.
-void let_go() {
+void drop_references() {
   std::vector<PyObject*> gone;
   {
     std::lock_guard lock(deferred_mutex);
@@ -261,7 +261,7 @@ bool defer(UpdateNumber number, const std::vector<at::Tensor>& own, const at::Te
 }
 
 bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, py::object reached, bool alone) {
-  let_go();
+  drop_references();
   std::lock_guard lock(deferred_mutex);
   for (const at::Tensor& tensor : tensors) {
     if (!is_free_for(memory_of(tensor), true)) return false;
@@ -286,7 +286,7 @@ void carried_out(UpdateNumber number) {
     gone = forget(number);
     if (gone.reached != nullptr) unreferenced.push_back(gone.reached);
   }
-  let_go();
+  drop_references();
 }
 
 void end_guards_of(const void* storage) {
@@ -378,6 +378,7 @@ void make_in_its_scene(UpdateNumber number, const py::function& make) {
 }
 
 void abandon_deferred() {
+  std::vector<Deferred> gone;  // when the mutex is free
   std::unique_lock lock(deferred_mutex, std::try_to_lock);
   deferred_updates = 0;
   if (!lock) return;  // for good: the thread that had it is not here
@@ -385,7 +386,7 @@ void abandon_deferred() {
   for (const auto& [number, update] : updates) {
     if (update.scene != nullptr) waiting.push_back(number);
   }
-  for (UpdateNumber number : waiting) forget(number);
+  for (UpdateNumber number : waiting) gone.push_back(forget(number));
   deferred_updates = updates.size();
 }
 
