@@ -8,7 +8,6 @@ not allow are in cases_in_backward_refused.py.
 import gc
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -403,24 +402,34 @@ def a_mode_around_the_backward_pass() -> None:
 
 
 def an_operator_under_way_on_another_thread() -> None:
-    """It began to read a parameter before the backward pass, and ends before step."""
+    """It begins before the backward pass, and reads a parameter after that, before step."""
+    began, passed = threading.Event(), threading.Event()
+
+    def summed(weights: Tensor) -> Tensor:
+        began.set()
+        assert passed.wait(60)
+        return weights.sum()
+
+    slowly = torch.library.custom_op("tests::summed_slowly", summed, mutates_args=())
 
     def step(net: Any, optimizer: Any, number: int) -> None:
+        if number < 4:
+            plain_step(net, optimizer, number)
+            return
         optimizer.zero_grad()
         loss = loss_of(net, number)
-        read: list[float] = []
-        weights = net.layers[3].weight.detach().expand(400, WIDTH, WIDTH)
-        began = threading.Event()
-        thread = threading.Thread(target=lambda: (began.set(), read.append(float(weights.sum()))))
+        began.clear(), passed.clear()
+        read: list[Tensor] = []
+        thread = threading.Thread(target=lambda: read.append(slowly(net.layers[3].weight.detach())))
         thread.start()
-        began.wait(), time.sleep(0.002)
+        assert began.wait(60)
         loss.backward()
-        thread.join()
+        passed.set(), thread.join()
         optimizer.step()
         with torch.no_grad():
-            net.frozen.bias.fill_(read[0] * 1e-6)
+            net.frozen.bias.fill_(read[0])
 
-    compare(step)
+    early(step)
 
 
 def another_steps_in_a_hook() -> None:
@@ -444,12 +453,18 @@ def another_steps_in_a_hook() -> None:
     early(step, make)
 
 
-def a_hook_of_step_that_comes_late() -> tuple[str, ...]:
+def a_hook_that_comes_late(of_step: bool) -> tuple[str, ...]:
     """When nothing is due, it ends early updates, and no training."""
 
+    def halve(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+
     def step(net: Any, optimizer: Any, number: int) -> None:
-        if number == 4:
+        if number == 4 and of_step:
             optimizer.register_step_post_hook(lambda *_: None)
+        elif number == 4:
+            net.layers[2].weight.register_post_accumulate_grad_hook(halve)
         plain_step(net, optimizer, number)
 
     return compare(step).updates

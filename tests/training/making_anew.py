@@ -73,10 +73,9 @@ def add_gradients(steps: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
 
 def gradients_are_added_as_plainly() -> None:
     strides, weights = add_gradients(10)
-    for seed in (0, 1):
-        with ebbtide.Session(
-            fast="50%", policy="demand", min_storage_bytes=4096, chaos_rate=0.3, chaos_seed=seed
-        ) as ours:
+    settings: Any = {"min_storage_bytes": 4096, "chaos_rate": 0.3, "wait_for_plan": True}
+    for policy, seed in (("demand", 0), ("demand", 1), ("ebbtide", 2), ("ebbtide", 3)):
+        with ebbtide.Session(fast="50%", policy=policy, chaos_seed=seed, **settings) as ours:
             seen, ended = add_gradients(10)
         assert seen == strides
         assert all(map(torch.equal, ended, weights))

@@ -119,10 +119,11 @@ def test_other_ways_to_train_end_with_the_same_bits(name: str) -> None:
     child.run(CASE(name), env=QUIET)
 
 
-def test_what_forbids_it_when_nothing_is_due_ends_it_and_no_training() -> None:
-    early, left = child.run(CASE("a_hook_of_step_that_comes_late"), env=QUIET)
+@pytest.mark.parametrize(("of_step", "why"), [(True, "a hook of its step"), (False, "a hook of the script's waits")])
+def test_what_forbids_it_when_nothing_is_due_ends_it_and_no_training(of_step: bool, why: str) -> None:
+    early, left = child.run(CASE("a_hook_that_comes_late"), of_step, env=QUIET)
     assert "as soon as its gradient is complete" in early
-    assert "left as the script has it: a hook of its step" in left
+    assert f"left as the script has it: {why}" in left
 
 
 def test_of_a_gan_the_optimizer_whose_gradients_others_add_to_is_left_as_it_is() -> None:

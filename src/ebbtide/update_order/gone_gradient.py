@@ -23,7 +23,7 @@ element_size grad_fn is_complex is_contiguous is_cpu is_cuda is_floating_point i
 is_sparse_csr is_mkldnn is_nested itemsize layout names nbytes ndim ndimension nelement numel register_hook
 register_post_accumulate_grad_hook requires_grad requires_grad= requires_grad_ retains_grad shape size stride
 """
-METADATA = frozenset(_NAMES.split())
+_METADATA = frozenset(_NAMES.split())
 """The calls and attributes of a tensor that look at no element."""
 
 _CASTS = ("bfloat16", "cpu", "detach", "double", "float", "half", "to", "type")
@@ -48,10 +48,10 @@ class GoneGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name, kwargs = called(func), kwargs or {}
+        name, kwargs = _called(func), kwargs or {}
         if name == "__repr__":
             return f"<gradient of shape {tuple(args[0].shape)}, freed in the backward pass>"
-        if name in METADATA or _is_described():
+        if name in _METADATA or _is_described():
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in _CASTS and isinstance(args[0], GoneGradient) and _changes_nothing(func, args, kwargs):
@@ -77,7 +77,7 @@ def _is_described() -> bool:
     return False
 
 
-def called(func: Any) -> str:
+def _called(func: Any) -> str:
     """Return the name of the call, or of the attribute that is read; with "=" after it, of one that is set."""
     name = getattr(func, "__name__", "")
     if name not in ("__get__", "__set__"):
