@@ -54,7 +54,8 @@ def said_by_both(done: subprocess.CompletedProcess[str]) -> str:
     """The one sentence that both ranks end with, and with status 3."""
     first, second = re.findall(r"^ebbtide: error: (.*)$", done.stderr, re.MULTILINE)
     assert first == second
-    assert statuses(done) == {"3"}
+    # Where a rank ends just before torchrun sends it a signal, torchrun fails in this line and lists no status.
+    assert statuses(done) == {"3"} or "os.killpg(self.proc.pid, death_sig)\nProcessLookupError" in done.stderr
     return str(first)
 
 
