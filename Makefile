@@ -32,6 +32,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
+# Where it is set, each of thousands of processes compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.pop("COLUMNS", None)  # those of pytest's own workers
+sys.dont_write_bytecode = False  # else each process that is started compiles all that it imports
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No new examples at each run, and no limit for slow machines. The constants of the modules that are loaded take part in
 # what Hypothesis draws, so a file alone and all files together may see others: what is said of a share of random cases

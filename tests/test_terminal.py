@@ -1,6 +1,7 @@
 """A line that nobody can read ends nothing."""
 
 import io
+import os
 import re
 import sys
 
@@ -25,6 +26,14 @@ class OnlyWrites:
         self.text += text
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+
 def closed() -> io.StringIO:
     stream = io.StringIO()
     stream.close()
@@ -41,6 +50,11 @@ def test_what_a_script_does_to_standard_error_raises_nothing(
     if isinstance(stream, OnlyWrites):
         assert stream.text == "a line\n"
     assert capsys.readouterr().out == ""  # where print would write to without a stream
+
+
+def test_a_terminal_that_has_no_size_is_as_wide_as_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.get_terminal_size", lambda number: os.terminal_size((0, 0)))
+    assert columns_of(Terminal()) == 80
 
 
 def test_a_line_has_a_line_of_its_own_where_a_bar_of_tqdm_has_not_ended() -> None:

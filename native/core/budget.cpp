@@ -17,6 +17,7 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
   arena_limit_ = arena_bytes;
   limit_ = arena_bytes;
   process_limit_ = process_bytes;
+  if (bounds_process() && data_files_are_due()) look_at_data_files(data_bytes(!data_files_.has_looked()));
   measure();
 }
 
@@ -28,9 +29,15 @@ bool Budget::machine_has(std::uint64_t more) {
   return std::max(anonymous, beside_ + reserved()) + more <= machine_bytes_;
 }
 
+std::uint64_t Budget::elsewhere(std::uint64_t shared) {
+  elsewhere_ = in_place_ + data_files_.bytes(shared);
+  elsewhere_peak_ = std::max(elsewhere_peak_, elsewhere_);
+  return elsewhere_;
+}
+
 std::uint64_t Budget::process_bytes() {
-  std::uint64_t resident = process_resident_bytes();
-  std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, in_place_);
+  auto [resident, shared] = process_memory();
+  std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, elsewhere(shared));
   process_peak_ = std::max(process_peak_, bytes);
   return bytes;
 }
@@ -63,7 +70,7 @@ void Budget::begin_step() {
 
 std::uint64_t Budget::process_peak() const {
   std::uint64_t peak = process_peak_bytes();
-  return peak - std::min(peak, in_place_);
+  return peak - std::min(peak, elsewhere_peak_);
 }
 
 void Budget::end_step() { unmanaged_.end_step(process_peak(), reserved()); }
@@ -107,13 +114,15 @@ void Budget::read(Counters& c) const {
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
   c.process_peak = process_peak_;
-  c.outside = in_place_;
+  c.outside = elsewhere_;
+  c.outside_peak = elsewhere_peak_;
   c.measured_ns = now - peaks_reset_ns_;
 }
 
 void Budget::reset_peaks() {
   for (Level* level : {&reserved_, &resident_, &live_}) level->reset();
   process_peak_ = 0;
+  elsewhere_peak_ = elsewhere_;
   peaks_reset_ns_ = now_ns();
 }
 

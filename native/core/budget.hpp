@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "counters.hpp"
+#include "data_files.hpp"
 #include "system.hpp"
 #include "types.hpp"
 #include "unmanaged.hpp"
@@ -69,6 +70,9 @@ class Budget {
   std::uint64_t in_place() const { return in_place_; }
   void account_in_place(std::int64_t bytes) { in_place_ += static_cast<std::uint64_t>(bytes); }
 
+  // The script's own files may have been mapped [data_files.hpp].
+  bool data_files_are_due() const { return data_files_.is_due(process_memory().shared); }
+  void look_at_data_files(DataBytes now) { data_files_.look(process_memory().shared, now); }
   // What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
   bool measure();
   // How often to look where nothing else does: before a thread that only touches new pages has used up half of what the
@@ -89,6 +93,7 @@ class Budget {
 
  private:
   std::uint64_t process_bytes();  // in fast memory
+  std::uint64_t elsewhere(std::uint64_t shared);  // resident memory of the process that is not
   std::uint64_t margin() const { return process_limit_ / 128 + (std::uint64_t{4} << 20); }
   std::uint64_t process_peak() const;
 
@@ -98,6 +103,8 @@ class Budget {
   std::uint64_t machine_bytes_ = 0;
   std::uint64_t beside_ = 0;  // anonymous memory beside the arena, when the budget was exceeded
   Unmanaged unmanaged_;
+  DataFiles data_files_;
+  std::uint64_t elsewhere_ = 0, elsewhere_peak_ = 0;  // as looked at
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at
   std::uint64_t set_aside_ = 0;  // for another process: what was asked for, or what it holds

@@ -13,6 +13,12 @@ void Arena::govern() {
   while (!stopping_) {
     governor_wakes_.wait_for(lock, grew ? kLookAgain : budget_.look_every());
     if (budget_.bounds_process()) {
+      if (budget_.data_files_are_due()) {
+        lock.unlock();
+        DataBytes now = data_bytes(false);
+        lock.lock();
+        budget_.look_at_data_files(now);
+      }
       budget_.measure_aside();
       grew = budget_.measure();
     }

@@ -158,29 +158,28 @@ BytesText::BytesText(std::uint64_t bytes) {
   std::snprintf(text, sizeof text, "%.*f %s", digits, value, units[unit]);
 }
 
-// The field-th number of a statm file, in bytes; 0 if it cannot be read.
-static std::size_t statm_bytes(int fd, int field) {
+// The numbers of a statm file, in bytes; 0 if it cannot be read.
+static std::array<std::size_t, 6> statm_bytes(int fd) {
   char text[128];
   ssize_t n = pread(fd, text, sizeof text - 1, 0);
-  if (n <= 0) return 0;
-  text[n] = '\0';
+  text[std::max<ssize_t>(n, 0)] = '\0';
+  std::array<std::size_t, 6> fields{};
   const char* p = text;
-  for (; field > 0; --field) {
-    while (*p != '\0' && *p != ' ') ++p;
+  for (std::size_t& field : fields) {
     while (*p == ' ') ++p;
+    for (; *p >= '0' && *p <= '9'; ++p) field = field * 10 + static_cast<std::size_t>(*p - '0');
+    field *= kSmallPage;
   }
-  std::size_t pages = 0;
-  for (; *p >= '0' && *p <= '9'; ++p) pages = pages * 10 + static_cast<std::size_t>(*p - '0');
-  return pages * kSmallPage;
+  return fields;
 }
 
 // Why the kernel refuses memory to what keeps pages whole: the limit that is met. It neither allocates nor frees.
 static const char* cause_of_enomem() {
   constexpr std::size_t kClose = std::size_t{64} << 20;  // no call asks for more
   int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  auto is_met = [fd](__rlimit_resource limit, int field) {
+  auto is_met = [fd](__rlimit_resource limit, std::size_t field) {
     rlimit at{};
-    return getrlimit(limit, &at) == 0 && at.rlim_cur != RLIM_INFINITY && statm_bytes(fd, field) + kClose > at.rlim_cur;
+    return getrlimit(limit, &at) == 0 && at.rlim_cur != RLIM_INFINITY && statm_bytes(fd)[field] + kClose > at.rlim_cur;
   };
   bool of_addresses = is_met(RLIMIT_AS, 0), of_data = is_met(RLIMIT_DATA, 5);
   if (fd >= 0) close(fd);
@@ -249,7 +248,7 @@ std::size_t most_memory_areas() {
   return most > 0 ? most : kDefault;
 }
 
-std::size_t process_resident_bytes() {
+ProcessMemory process_memory() {
   struct File {  // kept open; a forked child opens its own
     pid_t pid = -1;
     int fd = -1;
@@ -262,26 +261,34 @@ std::size_t process_resident_bytes() {
     file = {getpid(), open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
     if (fstat(file.fd, &it) == 0) file.inode = it.st_ino;
   }
-  return file.fd < 0 ? 0 : statm_bytes(file.fd, 1);
+  if (file.fd < 0) return {};
+  auto fields = statm_bytes(file.fd);
+  return {fields[1], fields[2]};
 }
 
-std::size_t process_peak_bytes() {
+// A field of this process's status, in bytes; 0 if it cannot be read.
+static std::size_t status_bytes(const char* name) {
   int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
   char text[4096];
   ssize_t n = read(fd, text, sizeof text - 1);
   close(fd);
   text[std::max<ssize_t>(n, 0)] = '\0';
-  const char* field = std::strstr(text, "VmHWM:");
-  return field == nullptr ? 0 : std::strtoull(field + std::strlen("VmHWM:"), nullptr, 10) * 1024;
+  const char* field = std::strstr(text, name);
+  return field == nullptr ? 0 : std::strtoull(field + std::strlen(name), nullptr, 10) * 1024;
 }
+
+std::size_t process_peak_bytes() { return status_bytes("VmHWM:"); }
+
+std::size_t process_file_bytes() { return status_bytes("RssFile:"); }
 
 std::size_t anonymous_bytes(pid_t process) {
   char path[32];
   std::snprintf(path, sizeof path, "/proc/%d/statm", static_cast<int>(process));
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  std::size_t resident = statm_bytes(fd, 1), shared = statm_bytes(fd, 2);
+  auto fields = statm_bytes(fd);
+  std::size_t resident = fields[1], shared = fields[2];
   close(fd);
   return resident - std::min(resident, shared);
 }

@@ -81,7 +81,11 @@ std::int64_t now_ns();                // CLOCK_MONOTONIC
 bool is_in_memory(const void* page);  // private memory: whether this page has been filled
 std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read
 std::size_t most_memory_areas();  // vm.max_map_count; the kernel's default if it cannot be read
-std::size_t process_resident_bytes();  // VmRSS, from /proc/self/statm; 0 if it cannot be read
+struct ProcessMemory {
+  std::size_t resident = 0, shared = 0;
+};
+ProcessMemory process_memory();  // VmRSS, and what of it are pages of files and shared memory; 0 if it cannot be read
+std::size_t process_file_bytes();  // RssFile: pages of files alone
 std::size_t process_peak_bytes();      // VmHWM, from /proc/self/status; 0 if it cannot be read
 std::size_t anonymous_bytes(pid_t process);  // what another process has resident that is no file's; 0 if it has ended
 bool kill_child(pid_t process);  // false where it is no child of this process, or was waited for

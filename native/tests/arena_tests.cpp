@@ -269,7 +269,7 @@ TEST(the_watchdog_counts_from_where_a_wait_began) {
 TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
   Arena& arena = make_arena(0);
   char* a = filled_block(arena, 16 * kMiB, 1);
-  std::uint64_t bound = process_resident_bytes() + 64 * kMiB;
+  std::uint64_t bound = process_memory().resident + 64 * kMiB;
   arena.set_limits(0, bound);
   std::uint64_t before = arena.counters().arena_limit;
   arena.set_aside(32 * kMiB, 0);
@@ -284,7 +284,7 @@ TEST(what_is_set_aside_for_another_process_leaves_the_arena_and_comes_back) {
 TEST(a_child_that_room_is_set_aside_for_goes_before_the_budget_does) {
   Arena& arena = make_arena(0);
   arena.set_watchdog(std::int64_t{1} << 62);
-  std::uint64_t bound = process_resident_bytes() + 96 * kMiB;
+  std::uint64_t bound = process_memory().resident + 96 * kMiB;
   pid_t child = fork();
   if (child == 0) {
     pause();

@@ -248,12 +248,12 @@ TEST(released_compressed_memory_goes_back_to_the_kernel) {
   std::mt19937 random(8);
   Bytes from(4 * kMiB);
   relu(from.get(), from.size(), random);
-  std::uint64_t before = process_resident_bytes();
+  std::uint64_t before = process_memory().resident;
   for (std::uint64_t i = 0; i < 40; ++i) CHECK(tier.write({0, i * 4 * kMiB, 4 * kMiB}, from.get()) == 0);
-  std::uint64_t full = process_resident_bytes();
+  std::uint64_t full = process_memory().resident;
   CHECK(tier.space().used > 80 * kMiB && full > before + 80 * kMiB);
   for (std::uint64_t i = 0; i < 40; ++i) tier.release({0, i * 4 * kMiB, 4 * kMiB});
-  CHECK(tier.space().used == 0 && process_resident_bytes() < full - 80 * kMiB);
+  CHECK(tier.space().used == 0 && process_memory().resident < full - 80 * kMiB);
 }
 
 TEST(damaged_compressed_bytes_are_told_or_come_back_within_their_bounds) {

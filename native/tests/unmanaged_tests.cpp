@@ -1,5 +1,11 @@
 // What lies outside the arena, as looks and the process's own peak show it.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
 #include "../core/budget.hpp"
+#include "../core/data_files.hpp"
 #include "../core/system.hpp"
 #include "../core/unmanaged.hpp"
 #include "check.hpp"
@@ -60,7 +66,7 @@ TEST(what_no_look_saw_shows_in_the_peak_of_the_process) {
 }
 
 TEST(the_peak_of_the_process_is_what_it_touched) {
-  std::size_t before = process_peak_bytes(), resident = process_resident_bytes();
+  std::size_t before = process_peak_bytes(), resident = process_memory().resident;
   CHECK(before > 0 && resident > 0);
   Arena& arena = make_arena(64 * kMiB);
   char* p = filled_block(arena, 32 * kMiB, 1);
@@ -77,4 +83,40 @@ TEST(a_small_budget_is_looked_at_more_often_since_new_pages_use_it_up_sooner) {
   CHECK(budget.look_every() > std::chrono::milliseconds(3) && budget.look_every() < std::chrono::milliseconds(4));
   budget.set_limits(600 * kMiB, 0);
   CHECK(budget.look_every() == std::chrono::milliseconds(10));
+}
+
+TEST(pages_of_a_file_with_data_are_told_from_those_of_programs) {
+  constexpr std::size_t kBytes = 32 * kMiB;
+  char path[] = "./ebbtide-data-XXXXXX";
+  int fd = mkstemp(path);
+  CHECK(fd >= 0 && ftruncate(fd, kBytes) == 0);
+  std::uint64_t mapped = data_bytes(false).mapped;
+  CHECK(data_bytes(false).resident == 0);  // nobody asked for it
+  std::size_t shared = process_memory().shared, of_files = process_file_bytes();
+  auto* bytes = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, fd, 0));
+  CHECK(bytes != MAP_FAILED);
+  unsigned sum = 0;
+  for (std::size_t at = 0; at < kBytes; at += kSmallPage) sum += static_cast<unsigned char>(bytes[at]);
+  CHECK(sum == 0);
+  CHECK(process_memory().shared >= shared + kBytes && process_file_bytes() >= of_files + kBytes);
+  DataBytes now = data_bytes(true);
+  CHECK(now.mapped == mapped + kBytes && now.resident >= kBytes);
+  munmap(bytes, kBytes);
+  close(fd);
+  unlink(path);
+  CHECK(data_bytes(false).mapped == mapped);
+}
+
+TEST(pages_that_were_there_before_data_are_a_programs) {
+  std::uint64_t of_files = process_file_bytes();
+  DataFiles files;
+  CHECK(files.is_due(of_files + 9 * kMiB) && !files.has_looked() && files.bytes(of_files) == 0);
+  files.look(of_files - kMiB, {});
+  CHECK(files.has_looked() && !files.is_due(of_files) && files.is_due(2 * of_files + 8 * kMiB));
+  CHECK(files.bytes(of_files) == 0);  // no data
+  files.look(of_files, {64 * kMiB, 0});
+  CHECK(files.bytes(of_files) == kMiB);  // what has come since
+  DataFiles late;  // data were mapped when it looked first
+  late.look(of_files, {64 * kMiB, kMiB});
+  CHECK(late.bytes(of_files) == kMiB);
 }

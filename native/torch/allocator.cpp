@@ -3,6 +3,9 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "collective_pins.hpp"
@@ -21,6 +24,37 @@ const c10::Device kCpu(c10::DeviceType::CPU);
 Arena* arena = nullptr;
 ArenaAllocator* allocator = nullptr;
 
+struct KeptAlive {
+  std::size_t number = 0;
+  bool has_no_storage = false;
+};
+std::mutex alive_mutex;
+auto& kept_alive = *new std::unordered_map<const void*, KeptAlive>;  // threads outlive what is destroyed at the end
+std::atomic<std::size_t> are_kept_alive = 0;
+
+void let_die(const void* address) {
+  {
+    std::lock_guard lock(alive_mutex);
+    auto kept = kept_alive.find(address);
+    if (--kept->second.number > 0) return;
+    bool has_no_storage = kept->second.has_no_storage;
+    kept_alive.erase(kept);
+    are_kept_alive = kept_alive.size();
+    if (!has_no_storage) return;
+  }
+  release_pointer(const_cast<void*>(address));
+}
+
+// Its storage has gone. Whether it lives on.
+bool lives_on(const void* address) {
+  if (are_kept_alive.load() == 0) return false;
+  std::lock_guard lock(alive_mutex);
+  auto kept = kept_alive.find(address);
+  if (kept == kept_alive.end()) return false;
+  kept->second.has_no_storage = true;
+  return true;
+}
+
 void report(void* pointer, std::int64_t change) {
   if (!c10::memoryProfilingEnabled()) return;
   Counters c = arena->counters();
@@ -37,11 +71,21 @@ void release_pointer(void* pointer) {
     return;
   }
   if (arena->in_child()) return;  // a child has nothing to give back
+  if (lives_on(pointer)) return;  // and comes here again
   Births::forget(pointer);
   if (any_recipes()) forget_recipes_of(pointer);
   std::uint64_t nbytes = c10::memoryProfilingEnabled() ? arena->size_of(pointer) : 0;
   arena->release(pointer);
   report(pointer, -static_cast<std::int64_t>(nbytes));
+}
+
+std::shared_ptr<const void> keep_alive(const void* address) {
+  {
+    std::lock_guard lock(alive_mutex);
+    ++kept_alive[address].number;
+    are_kept_alive = kept_alive.size();
+  }
+  return {address, let_die};
 }
 
 c10::DataPtr ArenaAllocator::allocate(std::size_t nbytes) {

@@ -13,6 +13,9 @@
 
 namespace ebbtide {
 
+// The deleter of a storage's memory, the arena's or another's.
+void release_pointer(void* pointer);
+
 // Serves CPU storages of `min_bytes` and more from the arena while it is on. All others come from the previous allocator. It is
 // never destroyed: deleters run after the interpreter is gone.
 class ArenaAllocator final : public c10::Allocator {
@@ -39,6 +42,11 @@ class ArenaAllocator final : public c10::Allocator {
   Arena& arena_;
   c10::Allocator& previous_;
 };
+
+// Memory of the arena that recipes read. It lives on when its storage has gone, and as long as somebody has this. So the storage
+// itself is held by the script alone: autograd adds to a gradient in place where nobody else has its storage, and a script may have
+// weak references to it.
+std::shared_ptr<const void> keep_alive(const void* address);
 
 Arena* the_arena();              // null before make_arena()
 ArenaAllocator* the_allocator();  // null before install_allocator()

@@ -60,16 +60,20 @@ void unpin_all(std::vector<Pinned>& all) {
   all.clear();
 }
 
+// What is pinned now stays until that has completed.
+void pin_until_ended(const c10::intrusive_ptr<c10d::Work>& work) {
+  std::lock_guard lock(pins_mutex);
+  under_way.push_back({c10::weak_intrusive_ptr<c10d::Work>(work), {}, std::exchange(pinned_now, {}), false});
+  n_under_way = under_way.size();
+  ++n_pinning;
+}
+
 // Looks at what an operator returned; nothing where it raised. The recorder's own callback has ended before.
 void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
   if (pinned_now.empty() || !std::string_view(function.name()).starts_with("c10d::")) return;
   for (const c10::IValue& output : function.outputs()) {
     if (!output.isCustomClass()) continue;
-    std::lock_guard lock(pins_mutex);
-    under_way.push_back(
-        {c10::weak_intrusive_ptr<c10d::Work>(output.toCustomClass<c10d::Work>()), {}, std::exchange(pinned_now, {}), false});
-    n_under_way = under_way.size();
-    ++n_pinning;
+    pin_until_ended(output.toCustomClass<c10d::Work>());
     return;
   }
   unpin_all(pinned_now);
@@ -124,6 +128,15 @@ void exit_collective() {
   std::lock_guard lock(pins_mutex);
   in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());
   pinned_now.clear();
+}
+
+void exit_backend(c10d::Work* work) {
+  if (--depth > 0) return;
+  if (work == nullptr) {
+    unpin_all(pinned_now);
+  } else if (!pinned_now.empty()) {
+    pin_until_ended(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
+  }
 }
 
 bool in_collective() { return depth > 0; }

@@ -12,11 +12,17 @@
 
 #include <ATen/core/ivalue.h>
 
+namespace c10d {
+class Work;
+}
+
 namespace ebbtide {
 
 // The calling thread enters a collective's operator, or is about to leave it. Operators within make buffers for it.
 void enter_collective();
 void exit_collective();
+// The same for a backend's own method, which is no operator. `work` is what it returned, or null.
+void exit_backend(c10d::Work* work);
 bool in_collective();
 bool is_a_collectives_own();  // true for storages that the calling thread makes now
 

@@ -118,6 +118,10 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   bool knows_by_object() const override { return true; }
   const void* place_of(c10::StorageImpl& storage) override { return find(storage); }
   const void* storage_at(const void* place) override { return place; }
+  std::shared_ptr<const void> keep_alive(c10::StorageImpl& storage, const void*) override {
+    auto object = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
+    return {&storage, [object](const void*) {}};
+  }
   std::span<const char> reach_of(const at::Tensor&, const void* place) override { return {static_cast<const char*>(place), 1}; }
   std::uint64_t size_of(const void* address) override;
   std::size_t least_managed() const override { return min_bytes_; }

@@ -8,6 +8,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -482,6 +483,15 @@ PYBIND11_MODULE(_torch, m) {
         if (!arena().in_child()) arena().unpin(reinterpret_cast<const void*>(address), nbytes);
       },
       py::arg("address"), py::arg("nbytes") = 0);
+  m.def(
+      "enter_backend",
+      [](const std::vector<at::Tensor>& tensors) {
+        enter_collective();
+        for (const at::Tensor& tensor : tensors) pin_for_collective(tensor, false);
+      },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("exit_backend",
+        [](const py::object& work) { exit_backend(py::isinstance<c10d::Work>(work) ? py::cast<c10d::Work*>(work) : nullptr); });
   m.def("dlpack_table", &dlpack_table, py::arg("theirs"), py::arg("before"));
   m.def("adopt_all", [](const py::dict& attributes, const py::list& locals, const py::list& roots) {
     using Told = std::pair<std::uint64_t, std::vector<std::pair<std::uint64_t, std::string>>>;

@@ -147,7 +147,8 @@ Made make_by_calls(const Recipe& recipe) {
       for (const Held& held : recipe.held) {
         if (!recipe_memory()->is_guarded(held.address))
           throw std::runtime_error("what it reads was given other memory, by no operator");
-        moved.push_back({held.address, 1, nullptr, c10::Storage(held.storage)});
+        auto* storage = static_cast<c10::StorageImpl*>(const_cast<void*>(held.memory.get()));
+        moved.push_back({held.address, 1, nullptr, c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage))});
       }
     }
     if (made.memory == nullptr) {

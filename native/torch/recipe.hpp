@@ -53,11 +53,10 @@ struct Call {
   std::vector<RecipePointer> ingredients;  // all were there at once, so no two of them had the same memory
 };
 
-// Memory that a recipe reads. Its StorageImpl is held, and no tensor: autograd asks who else has a tensor, and of gradients who has
-// the storage, so none is held.
+// Memory that a recipe reads.
 struct Held {
-  c10::intrusive_ptr<c10::StorageImpl> storage;  // which may be a slice
-  const void* address;  // of the whole [RecipeMemory]
+  std::shared_ptr<const void> memory;  // [RecipeMemory]
+  const void* address;  // of the whole
   std::span<const char> read;  // of it, from the first byte to the last
 };
 

@@ -21,6 +21,7 @@ class ArenaRecipes final : public RecipeMemory {
     return memory != nullptr && arena_.contains(memory) ? memory : nullptr;
   }
   const void* storage_at(const void* place) override { return arena_.storage_at(place); }
+  std::shared_ptr<const void> keep_alive(c10::StorageImpl&, const void* address) override { return ebbtide::keep_alive(address); }
   std::span<const char> reach_of(const at::Tensor& tensor, const void* place) override {
     ByteRange range = bytes_of(tensor, tensor.storage().nbytes());
     return {static_cast<const char*>(place) + range.begin, range.bytes()};

@@ -26,6 +26,8 @@ class RecipeMemory {
   virtual bool knows_by_object() const = 0;
   virtual const void* place_of(c10::StorageImpl& storage) = 0;  // where it begins, maybe within another one; null: not managed
   virtual const void* storage_at(const void* place) = 0;
+  // Of a storage that may be within the one at this address: that lives on as long as somebody has this.
+  virtual std::shared_ptr<const void> keep_alive(c10::StorageImpl& storage, const void* address) = 0;
   virtual std::span<const char> reach_of(const at::Tensor& tensor, const void* place) = 0;  // what it needs of its storage
   virtual std::uint64_t size_of(const void* address) = 0;
   virtual std::size_t least_managed() const = 0;

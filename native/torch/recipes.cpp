@@ -79,8 +79,7 @@ class Keeper {
     const void* whole = recipe_memory()->storage_at(place);
     if (whole != recipe_.address) {  // else it is what the operator changes
       if (!recipe_memory()->is_ingredient(whole)) {
-        auto held = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-        add_held({std::move(held), whole, recipe_memory()->reach_of(tensor, place)});
+        add_held({recipe_memory()->keep_alive(*storage, whole), whole, recipe_memory()->reach_of(tensor, place)});
       } else if (!take_in(recipe_of(whole))) {
         return std::nullopt;
       }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -257,7 +258,8 @@ void let_faults_come() {
 
 // As the first of MKL's vector functions is called, MKL finds out which of them suit the CPU. Where two threads make that call at
 // once, one of them may compute in low precision, in that call alone (pytorch/pytorch#188792): what is made anew later would have
-// other bits. So one thread makes it before. It does so at the first operator, since a script may set what MKL reads until then.
+// other bits. So one thread makes it before. It does so where the first such operator begins, and not sooner: until then, a
+// script may set what MKL and ATen read in that call.
 bool let_mkl_choose() {
   std::array<float, 2> numbers{1, 1};
   at::Tensor of_them = at::from_blob(numbers.data(), {2});
@@ -265,14 +267,37 @@ bool let_mkl_choose() {
   return true;
 }
 
-// No recipe is made in one. It would hold gradients, and autograd adds to a gradient in place where nobody else holds its storage; a
-// sum elsewhere has the same values, but may have other strides, and kernels go by these.
+// Whether it is an operator that calls MKL's vector functions (ATen/cpu/vml.h).
+bool is_of_vectors(const at::RecordFunction& function) {
+  constexpr std::array kNames = {"acos", "asin",  "atan", "cos", "erf",  "erfc", "erfinv", "exp",
+                                 "log",  "log10", "log2", "sin", "sqrt", "tan",  "tanh",   "trunc"};
+  std::string_view name = function.name();
+  if (!name.starts_with("aten::")) return false;
+  name.remove_prefix(std::string_view("aten::").size());
+  if (name.ends_with('_')) name.remove_suffix(1);
+  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) return false;
+  auto inputs = function.inputs();
+  if (inputs.empty() || !inputs.back().isTensor()) return false;
+  const at::Tensor& numbers = inputs.back().toTensor();
+  return numbers.defined() && numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() &&
+         numbers.scalar_type() != at::kHalf && numbers.scalar_type() != at::kBFloat16;
+}
+
+void let_mkl_choose_before(const at::RecordFunction& function) {
+  static std::atomic<bool> chosen = false;
+  if (chosen.load(std::memory_order_relaxed) || !is_of_vectors(function)) return;
+  [[maybe_unused]] static const bool once = let_mkl_choose();
+  chosen = true;
+}
+
+// No recipe is made in one. On an accelerator it would hold gradients, and autograd adds to a gradient in place where nobody else
+// holds its storage; a sum elsewhere has the same values, but may have other strides, and kernels go by these.
 bool in_backward_pass() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
-  [[maybe_unused]] static const bool chosen = let_mkl_choose();
+  let_mkl_choose_before(function);
   // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
   if (anything_deferred() && !off_the_record) look_at(function.inputs());
   Watch& watch = *the_watch();

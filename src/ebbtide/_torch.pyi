@@ -32,8 +32,9 @@ class Counters(TypedDict):
     arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
     process_limit_bytes: int  # the process's bound (0 = none)
     unmanaged_bytes: int  # resident memory of the process outside the arena, as last measured
-    slower_memory_bytes: int  # resident memory that lies in tiers between memory and the spill file
-    process_peak_bytes: int  # of the process less slower_memory_bytes, as the governor saw it since reset_peaks()
+    elsewhere_bytes: int  # resident memory that is not fast: in NUMA tiers, and pages of data files that are mapped
+    elsewhere_peak_bytes: int  # since reset_peaks()
+    process_peak_bytes: int  # of the process less elsewhere_bytes, as the governor saw it since reset_peaks()
     # by slower tier, the fastest first, the spill file last
     tier_bytes: tuple[int, ...]  # bytes there now; for the spill file, its space
     tier_peak_bytes: tuple[int, ...]  # the most that ever lay on a tier that packs; for others 0
@@ -259,6 +260,12 @@ def look_at(tensors: Sequence[Tensor]) -> None:
     """Make deferred updates of these tensors, which somebody is about to use, or tell who guards them."""
 
 def look_at_memory(address: int, nbytes: int) -> None: ...
+def enter_backend(tensors: Sequence[Tensor]) -> None:
+    """Hold tensors that a collective of a backend's own is about to get. What it makes meanwhile stays, too."""
+
+def exit_backend(work: object) -> None:
+    """Let them go as soon as ``work`` has ended, which the collective returned; at once where it is None."""
+
 def look_at_all() -> None: ...
 def carry_out(numbers: Sequence[int]) -> None:
     """Make these updates, as far as they are still deferred."""

@@ -82,6 +82,19 @@ class InFrontOf(Enum):
         ),
         may_lack=True,
     )
+    BACKENDS = Row(
+        _VIEWS,
+        "a backend's own methods are no operators, and hand tensors to the kernel until their Work has ended",
+        tuple(
+            f"torch._C._distributed_c10d.Backend.{name}"
+            for name in (
+                *("_allgather_base", "_reduce_scatter_base", "allgather", "allgather_coalesced", "allreduce"),
+                *("allreduce_coalesced", "alltoall", "alltoall_base", "broadcast", "gather", "recv", "recv_anysource"),
+                *("reduce", "reduce_scatter", "scatter", "send"),
+            )
+        ),
+        may_lack=True,
+    )
     DATA_PTR = Row(
         _VIEWS,
         "who asks for an address finds the tensor in memory",

@@ -14,6 +14,7 @@ SUMMARY_TEXT = 21
 """The column at which texts of a summary begin, to the right of their labels."""
 WIDEST = 110
 """Longer lines are hard to read, however wide the terminal."""
+_USUAL = 80
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -43,10 +44,11 @@ def piped_columns(otherwise: int) -> int:
 
 
 def columns_of(stream: TextIO | None) -> int | None:
-    """Return the width of the terminal that ``stream`` writes to, or None where there is no terminal."""
+    """Return the width of the terminal that ``stream`` writes to (80 if it has none, as in containers), or None where
+    there is no terminal."""
     with suppress(Exception):
         if stream is not None and stream.isatty():
-            return os.get_terminal_size(stream.fileno()).columns
+            return os.get_terminal_size(stream.fileno()).columns or _USUAL
     return None
 
 

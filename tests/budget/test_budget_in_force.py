@@ -172,6 +172,19 @@ def test_a_percentage_below_the_largest_operation_names_the_smallest(native: Fak
     assert native.calls[-1] == "stop"
 
 
+def test_a_percentage_that_a_script_goes_on_without_is_told_as_its_error_told_it(native: FakeNative) -> None:
+    session = Session("5%", settings=QUIET)
+    counts = {"step_live_peak_bytes": 1000 * MIB, "largest_operator_bytes": 120 * MIB, "largest_operator": "aten::mm"}
+    with session:
+        one_step(session, native, counts)
+        with pytest.raises(BudgetError) as caught:
+            one_step(session, native, counts)
+        for _ in range(3):
+            one_step(session, native, counts)
+    assert session.report().trouble == str(caught.value)
+    assert not session.report().bounded_as_asked
+
+
 def test_what_ran_once_before_the_recorded_step_does_not_refuse_a_percentage(native: FakeNative) -> None:
     with Session("5%", settings=QUIET) as session:
         for largest in (120 * MIB, 0, 0):

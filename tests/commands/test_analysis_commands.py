@@ -218,6 +218,16 @@ def test_a_pipe_is_as_wide_as_columns_says(files: Path, monkeypatch: pytest.Monk
     assert max(map(len, narrow.splitlines()[2:])) <= 60 < max(map(len, wide.splitlines()[2:]))
 
 
+def test_a_timeline_of_another_step_is_refused(files: Path) -> None:
+    span = Span("out", SpanKind.EVICT, 0, 5, OUT_A, 1, 64)
+    for number, other in enumerate((replace(span, storage=10**6), replace(span, tick=10**6))):
+        save(Timeline("demand", Origin.MEASURED, 10, (other,), ()), files / f"{number}.timeline")
+        error = refused("explain", files / "step.trace", files / f"{number}.timeline", "--storage", OUT_A)
+        assert "is of another step than the trace's" in str(error)
+    save(Timeline("demand", Origin.MEASURED, 10, (span,), ()), files / "mine.timeline")
+    assert said("explain", files / "step.trace", files / "mine.timeline", "--storage", OUT_A)
+
+
 def test_explaining_a_module_and_the_peak(files: Path) -> None:
     machine = ("--machine", files / "machine.toml")
     lines = said("explain", files / "step.trace", "--module", "b", *machine).splitlines()

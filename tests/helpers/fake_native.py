@@ -45,7 +45,7 @@ class FakeNative(ModuleType):
             (  # noqa: SIM905 (a list of words)
                 "live_bytes resident_bytes reserved_bytes arena_limit_bytes "
                 "process_limit_bytes unmanaged_bytes "
-                "slower_memory_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
+                "elsewhere_bytes elsewhere_peak_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
                 "faults made_anew_bytes made_anew_ns ingredient_bytes looked_at stuck_at_bytes "
@@ -76,6 +76,12 @@ class FakeNative(ModuleType):
         self.started |= {"want_all_recipes": all}
 
     def make_all(self) -> None:
+        pass
+
+    def enter_backend(self, tensors: Any) -> None:
+        pass
+
+    def exit_backend(self, work: object) -> None:
         pass
 
     def set_machine(self, nbytes: int) -> None:

@@ -1,11 +1,15 @@
 """What collectives make for themselves, while everything that may leave memory does."""
 
 import os
+from threading import Thread
+from typing import Any
 
+import pytest
 import torch
 from torch import distributed
 
 import ebbtide
+from ebbtide import _torch
 
 ELEMENTS = 2 << 20
 
@@ -53,4 +57,35 @@ def reduce_over_steps(rank: int, world: int, port: int, steps: int) -> int:
         work.wait()
         assert bool((summed == sum(range(1, world + 1))).all())
     distributed.destroy_process_group()
+    return sum(step.evicted_bytes.total for step in session.report().steps)
+
+
+def on_backends(rounds: int) -> int:
+    """Two backends of this process that no ProcessGroup stands before: their methods are no operators; the bytes that
+    left."""
+    store, backends = distributed.HashStore(), dict[int, Any]()
+    make = [
+        Thread(target=lambda rank=rank: backends.update({rank: distributed.ProcessGroupGloo(store, rank, 2)}))
+        for rank in range(2)
+    ]
+    for thread in make:
+        thread.start()
+    for thread in make:
+        thread.join()
+    with ebbtide.Session(fast="1GiB", progress="off") as session, session.step():
+        for number in range(rounds):
+            parts = [torch.full((ELEMENTS,), float(number + rank)) for rank in range(2)]
+            wholes = [[torch.empty(ELEMENTS) for _ in range(2)] for _ in range(2)]
+            others = [torch.zeros(64 << 10) for _ in range(8)]
+            works = [backends[rank].allgather([wholes[rank]], [parts[rank]]) for rank in range(2)]
+            works += [backends[rank].allreduce([torch.ones(ELEMENTS)]) for rank in range(2)]
+            for other in others:
+                other.add_(1)
+            for work in works:
+                work.wait()
+            for whole in wholes:
+                assert all(bool((came == number + sender).all()) for sender, came in enumerate(whole))
+            with pytest.raises((TypeError, RuntimeError)):
+                backends[0].allreduce([parts[0]], "no reduction")
+        assert _torch.evict([*parts, *wholes[0], *wholes[1]]) > 0  # nothing stays for good
     return sum(step.evicted_bytes.total for step in session.report().steps)

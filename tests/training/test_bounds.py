@@ -1,8 +1,10 @@
 """``--fast SIZE`` bounds the whole process: watched from outside, and under the kernel's own limit."""
 
 import json
+import re
 import signal
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,36 @@ def test_the_process_stays_within_its_bound(plain: tuple[dict, int], tmp_path: P
     assert report["process_peak_bytes"] <= watched.peak_bytes
     assert not report["budget_violated"]
     assert json.loads(result.read_text()) == plain[0]
+
+
+READS_A_FILE = """
+import sys, numpy as np, torch
+
+torch.manual_seed(0)
+data = np.memmap(sys.argv[1], dtype=np.uint8, mode="r").reshape(-1, 4096)
+net = torch.nn.Sequential(torch.nn.Linear(4096, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4096))
+optimizer = torch.optim.AdamW(net.parameters())
+for rows in np.array_split(np.arange(len(data)), 12):
+    optimizer.zero_grad()
+    net(torch.from_numpy(data[rows].mean(axis=0, dtype=np.float32))).square().mean().backward()
+    optimizer.step()
+resident = [line.split() for line in open("/proc/self/status") if line.startswith("Rss")]
+print({name: int(kib) << 10 for name, kib, _ in resident})
+"""
+
+
+def test_pages_of_a_file_that_the_script_maps_do_not_count(tmp_path: Path) -> None:
+    """A data set larger than the budget, which stays mapped: the kernel takes its pages back when memory is short."""
+    script, data, out = tmp_path / "train.py", tmp_path / "data", tmp_path / "report.json"
+    script.write_text(READS_A_FILE)
+    with data.open("wb") as file:
+        file.truncate(FAST_BYTES)
+    options = ["--fast", str(FAST_BYTES), "--report", str(out)]
+    watched = watch([EBBTIDE, "run", *options, str(script), str(data)])
+    assert watched.exit_code == 0, watched.output
+    resident = literal_eval(re.search(r"^\{.*\}$", watched.output, re.MULTILINE)[0])
+    assert resident["RssFile:"] > FAST_BYTES
+    assert resident["RssAnon:"] < json.loads(out.read_text())["process_peak_bytes"] <= TOLERANCE * FAST_BYTES
 
 
 def test_it_trains_under_a_memory_limit_that_kills_plain_pytorch(plain: tuple[dict, int], tmp_path: Path) -> None:

@@ -23,3 +23,7 @@ def test_what_a_collective_makes_for_itself_stays_in_memory() -> None:
 
 def test_what_a_collective_works_on_stays_for_as_many_steps_as_it_takes() -> None:
     assert moved_by_two_ranks("reduce_over_steps", 4)[0] > 0
+
+
+def test_what_a_backend_s_own_method_works_on_stays_as_long_as_that_takes() -> None:
+    assert child.run("cases_collectives:on_backends", 6, env=CHAOS) > 0

@@ -54,6 +54,10 @@ def test_autograd_adds_gradients_in_place_where_it_does_plainly() -> None:
     child.run("making_anew:gradients_are_added_as_plainly", env={"EBBTIDE_REMAKE": "check"})
 
 
+def test_what_is_read_to_make_a_storage_anew_has_ended_for_the_script() -> None:
+    child.run("making_anew:what_recipes_read_ends_for_the_script")
+
+
 def test_an_operator_runs_again_with_the_number_of_threads_that_it_had(planned: dict[str, str]) -> None:
     found = child.run("making_anew:with_other_threads", "30%", 6, env=planned)
     assert found.same

@@ -30,7 +30,7 @@ _WAITED_FOR = {
 
 class Explainer:
     """Explains one step from its trace. A route to a slow tier, a plan and a timeline add to it where they are
-    given."""
+    given. Raises SettingError for a timeline of another step."""
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Explainer:
         plan: Plan | None = None,
         timeline: Timeline | None = None,
     ) -> None:
+        if timeline is not None and not timeline.fits(trace):
+            raise SettingError(f"the timeline of {timeline.policy!r:.80} is of another step than the trace's")
         self._trace, self._route, self._machine, self._timeline = trace, route, machine, timeline
         self._names = Names(trace)
         self._candidates = candidates_of(trace, route) if route is not None else None

@@ -57,7 +57,7 @@ class BudgetInForce:
         self.recording = bounds.fraction is not None
         self.is_set = False
         self.nothing_managed = False
-        self.limit_fell = self.refused_batch = ""
+        self.limit_fell = self.refused_batch = self._never_set = ""
         self._over_at_start = False
         self._has_fitted = False  # a step, since the budget is set
         self._over_budget_told = False
@@ -152,12 +152,12 @@ class BudgetInForce:
         return self._unbounded_peak_bytes or max(self._live_peak, counters["live_peak_bytes"])
 
     def process_peak_bytes(self, counters: "_torch.Counters") -> int:
-        """Return where the process peaked since the budget is in force. Below what it had peaked at before a
-        percentage, the governor's looks show that: it looks every few milliseconds."""
-        peak = process.peak_resident_bytes()
+        """Return where the process peaked since the budget is in force, but for memory that is not fast. Below what it
+        had peaked at before a percentage, the governor's looks show that: it looks every few milliseconds."""
+        peak, seen = process.peak_resident_bytes(), counters["process_peak_bytes"]
         follows = self._bounds.fraction is None or self.recording
         rose = peak > self._peak_before + self._peak_before // _VAGUE
-        return peak if follows or rose else counters["process_peak_bytes"]
+        return max(peak - counters["elsewhere_peak_bytes"], seen) if follows or rose else seen
 
     @property
     def peak_before_bytes(self) -> int:
@@ -171,7 +171,7 @@ class BudgetInForce:
         if self.recording:
             return shortfalls.no_peak(self._bounds.fraction or 0, steps, RECORDED_STEPS)
         if not self.is_set or (self._limits.refused and not self._has_fitted):
-            refused = shortfalls.REFUSED if self._limits.refused else shortfalls.BELOW_THE_REST
+            refused = shortfalls.REFUSED if self._limits.refused else self._never_set or shortfalls.BELOW_THE_REST
             return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
         share = self._bounds.fraction
         if share is not None and steps <= RECORDED_STEPS:
@@ -193,7 +193,9 @@ class BudgetInForce:
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
-            raise self._limits.refusal(self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak))
+            error = self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak)
+            self._never_set = str(error)  # which a script may catch, and go on
+            raise self._limits.refusal(error)
         self._take(arena)
         self.is_set = True
         self._say(

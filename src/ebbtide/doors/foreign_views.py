@@ -49,6 +49,7 @@ def guard() -> None:
     InFrontOf.DLPACK.install(_dlpack_held)
     before_dlpack_exports(_held)
     InFrontOf.RPC.install(_sent_held)
+    InFrontOf.BACKENDS.install(_collective_held)
     InFrontOf.DATA_PTR.install(_data_ptr_fetched)
     InFrontOf.STORAGE_FILES.install(partial(_holding, 0))
     InFrontOf.RECORD_WRITER.install(partial(_holding, 2))  # it reads a storage once for its checksum, or not at all
@@ -101,6 +102,26 @@ def _sent_held(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[1], list):
         _hold_all(sent[1])
     return sent
+
+
+def _collective_held(collective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    tensors = list(_tensors_in([*args, *kwargs.values()]))
+    _torch.look_at(tensors)
+    _torch.enter_backend(tensors)
+    work = None
+    try:
+        work = collective(*args, **kwargs)
+        return work
+    finally:
+        _torch.exit_backend(work)
+
+
+def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(value)
 
 
 def _hold_all(values: Sequence[Any]) -> None:

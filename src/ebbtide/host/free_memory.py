@@ -15,7 +15,6 @@ from ebbtide.host.process import (
     anonymous_bytes,
     cgroup_limits,
     machine_bytes,
-    resident_bytes,
 )
 
 _EVERY_S = 1.0
@@ -28,8 +27,8 @@ def free_memory(proc: Path = PROC, ranks: int = 1) -> MemoryLimit:
 
     Each of the ``ranks`` on this node has its share of the free memory.
     """
-    own, resident = anonymous_bytes(proc), resident_bytes(proc)
-    found = [MemoryLimit(machine_bytes(proc, "MemAvailable") // ranks + resident, "this machine")]
+    own = anonymous_bytes(proc)  # files' pages are available
+    found = [MemoryLimit(machine_bytes(proc, "MemAvailable") // ranks + own, "this machine")]
     for path, limit in cgroup_limits(proc):
         others = max(_used_bytes(path.parent) - own, 0)
         left = limit - others

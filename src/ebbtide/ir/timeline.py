@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from ebbtide.ir.base import Origin, check_range
+from ebbtide.ir.trace import Trace
 
 COMPUTE_LANE = "compute"
 """Every other lane is a link's name."""
@@ -92,6 +93,12 @@ class Timeline:
             raise ValueError("two spans of the compute lane overlap")
         if compute and compute[-1].stop_ns > self.step_ns:
             raise ValueError("the compute lane goes on past the step's end")
+
+    def fits(self, trace: Trace) -> bool:
+        """Tell whether the trace's step has all ticks and storages that the spans name."""
+        ticks = [span.tick for span in self.spans if span.tick is not None]
+        storages = [span.storage for span in self.spans if span.storage is not None]
+        return max(ticks, default=-1) < len(trace.ticks) and max(storages, default=-1) < len(trace.storages)
 
     def time_ns(self, *kinds: SpanKind) -> int:
         """Return the time in spans of these kinds, summed over lanes."""

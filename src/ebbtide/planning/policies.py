@@ -18,7 +18,7 @@ from ebbtide.planners import DEFAULT, PLANNERS, plan
 from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings, TierKind
-from ebbtide.simulator import POLICIES, SCORES, simulate_policy
+from ebbtide.simulator import POLICIES, SCORES, simulate_plan, simulate_policy
 from ebbtide.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
 
 
 def planner_from(path: Path) -> Planner:
-    """Make a planner that returns a file's plan for its own step. Raises SettingError if the plan cannot be read."""
+    """Make a planner that returns a file's plan for its own step, with the times of the step and machine at hand.
+    Raises SettingError if the plan cannot be read."""
     try:
         stored = load(path, Plan)
     except FileFormatError as error:  # the error names the file
@@ -128,7 +129,14 @@ def planner_from(path: Path) -> Planner:
         if stored.signature != trace.signature():
             raise PlanError((OTHER_STORAGES,))
         require_valid(stored, trace, machine, page_size_of(machine))
-        return stored
+        here = machine.with_budget(stored.budget_bytes)
+        found = simulate_plan(stored, trace, here, page_size_of(machine))
+        return replace(
+            stored,
+            status=PlanStatus.FEASIBLE,
+            predicted_ns=max(found.step_ns, trace.step_ns),
+            lower_bound_ns=trace.step_ns,
+        )
 
     return planner
 

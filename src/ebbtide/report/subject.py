@@ -42,9 +42,7 @@ class Subject:
         if self.plan is not None and self.plan.signature != self.trace.signature():
             raise ReportError(f"the plan is not for the trace: {OTHER_STORAGES}")
         for timeline in self.timelines:
-            ticks = [span.tick for span in timeline.spans if span.tick is not None]
-            storages = [span.storage for span in timeline.spans if span.storage is not None]
-            if max(ticks, default=0) >= len(self.trace.ticks) or max(storages, default=-1) >= len(self.trace.storages):
+            if not timeline.fits(self.trace):
                 raise ReportError(f"the timeline of {timeline.policy!r:.80} is of another step than the trace's")
 
     @property

@@ -30,7 +30,7 @@ from ebbtide.runtime.start_arena import (
     stop_arena,
     tier_reports,
 )
-from ebbtide.settings import PAGES, TierKind, UpdateOrder
+from ebbtide.settings import PAGES, UpdateOrder
 from ebbtide.units import format_bytes
 from ebbtide.update_order.automatic import AutomaticOrder
 from ebbtide.update_order.deferred import Deferred
@@ -163,8 +163,7 @@ class ArenaEngine(Engine):
             self._warn(report.trouble)
 
     def _report(self, counters: "_torch.Counters", before: "_torch.Counters") -> RunReport:
-        elsewhere = any(tier.kind is TierKind.NUMA for tier in self._settings.tiers)
-        process_peak = counters["process_peak_bytes"] if elsewhere else self._budget.process_peak_bytes(counters)
+        process_peak = self._budget.process_peak_bytes(counters)
         arena_budget = counters["arena_limit_bytes"] if self._budget.is_set else 0
         over = self._budget.is_exceeded(counters) or bool(self._budget.refused_batch)
         excess = self._limits.exceeded_by(process_peak)
@@ -224,7 +223,7 @@ class ArenaEngine(Engine):
 
     def _held(self, counters: "_torch.Counters") -> tuple[str, int, int]:
         if self._bounds.process_asked:
-            held = process.resident_bytes() - counters["slower_memory_bytes"]
+            held = process.resident_bytes() - counters["elsewhere_bytes"]
             return "process", held, self._limits.process_bytes
         return "tensors", counters["reserved_bytes"], counters["arena_limit_bytes"] if self._budget.is_set else 0
 
