@@ -29,15 +29,11 @@ bool Budget::machine_has(std::uint64_t more) {
   return std::max(anonymous, beside_ + reserved()) + more <= machine_bytes_;
 }
 
-std::uint64_t Budget::elsewhere(std::uint64_t shared) {
-  elsewhere_ = in_place_ + data_files_.bytes(shared);
-  elsewhere_peak_ = std::max(elsewhere_peak_, elsewhere_);
-  return elsewhere_;
-}
-
 std::uint64_t Budget::process_bytes() {
   auto [resident, shared] = process_memory();
-  std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, elsewhere(shared));
+  data_ = data_files_.bytes(shared);
+  elsewhere_peak_ = std::max(elsewhere_peak_, elsewhere());
+  std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, elsewhere());
   process_peak_ = std::max(process_peak_, bytes);
   return bytes;
 }
@@ -114,15 +110,15 @@ void Budget::read(Counters& c) const {
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
   c.process_peak = process_peak_;
-  c.outside = elsewhere_;
-  c.outside_peak = elsewhere_peak_;
+  c.outside = elsewhere();
+  c.outside_peak = std::max(elsewhere_peak_, elsewhere());
   c.measured_ns = now - peaks_reset_ns_;
 }
 
 void Budget::reset_peaks() {
   for (Level* level : {&reserved_, &resident_, &live_}) level->reset();
   process_peak_ = 0;
-  elsewhere_peak_ = elsewhere_;
+  elsewhere_peak_ = elsewhere();
   peaks_reset_ns_ = now_ns();
 }
 

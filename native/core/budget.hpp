@@ -93,7 +93,7 @@ class Budget {
 
  private:
   std::uint64_t process_bytes();  // in fast memory
-  std::uint64_t elsewhere(std::uint64_t shared);  // resident memory of the process that is not
+  std::uint64_t elsewhere() const { return in_place_ + data_; }  // resident memory of the process that is not
   std::uint64_t margin() const { return process_limit_ / 128 + (std::uint64_t{4} << 20); }
   std::uint64_t process_peak() const;
 
@@ -104,7 +104,8 @@ class Budget {
   std::uint64_t beside_ = 0;  // anonymous memory beside the arena, when the budget was exceeded
   Unmanaged unmanaged_;
   DataFiles data_files_;
-  std::uint64_t elsewhere_ = 0, elsewhere_peak_ = 0;  // as looked at
+  std::uint64_t data_ = 0;  // as looked at
+  std::uint64_t elsewhere_peak_ = 0;
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at
   std::uint64_t set_aside_ = 0;  // for another process: what was asked for, or what it holds

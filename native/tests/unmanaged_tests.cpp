@@ -108,15 +108,15 @@ TEST(pages_of_a_file_with_data_are_told_from_those_of_programs) {
 }
 
 TEST(pages_that_were_there_before_data_are_a_programs) {
-  std::uint64_t of_files = process_file_bytes();
+  std::uint64_t of_files = process_file_bytes(), half = of_files / 2;
   DataFiles files;
   CHECK(files.is_due(of_files + 9 * kMiB) && !files.has_looked() && files.bytes(of_files) == 0);
-  files.look(of_files - kMiB, {});
+  files.look(of_files - half, {});
   CHECK(files.has_looked() && !files.is_due(of_files) && files.is_due(2 * of_files + 8 * kMiB));
   CHECK(files.bytes(of_files) == 0);  // no data
   files.look(of_files, {64 * kMiB, 0});
-  CHECK(files.bytes(of_files) == kMiB);  // what has come since
+  CHECK(files.bytes(of_files) >= half && files.bytes(of_files) < half + kMiB);  // what has come since
   DataFiles late;  // data were mapped when it looked first
-  late.look(of_files, {64 * kMiB, kMiB});
-  CHECK(late.bytes(of_files) == kMiB);
+  late.look(of_files, {64 * kMiB, half});
+  CHECK(late.bytes(of_files) >= half && late.bytes(of_files) < half + kMiB);
 }
