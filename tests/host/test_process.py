@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.host import process
+from ebbtide.host.mounts import read_mounts
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -46,6 +47,27 @@ def test_what_it_holds_is_known_when_descriptors_are_used_up_and_after_they_were
     assert process._kept is not None
     os.close(process._kept[1])
     assert process.resident_bytes() >= held // 2
+
+
+def test_names_may_have_any_bytes(tmp_path: Path) -> None:
+    """The kernel cuts a process's name within a letter, and mount points may be named in any encoding."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_bytes(b"Name:\t\xd0\xbe\xd0\nVmRSS:\t   12 kB\n")
+    mounted = b"caf\xe9\xe2\x80\xa8"  # and no line ends in it
+    (tmp_path / "self/mountinfo").write_bytes(b"30 1 0:26 / /" + mounted + b" rw - tmpfs none rw\n")
+    assert process.resident_bytes(tmp_path) == 12 << 10
+    assert [os.fsencode(mount.point) for mount in read_mounts(tmp_path)] == [b"/" + mounted]
+
+
+@pytest.mark.starts
+def test_a_process_may_have_a_name_that_was_cut() -> None:
+    command = """
+import ctypes
+from ebbtide.host import process
+ctypes.CDLL(None).prctl(15, "\u043e\u0431\u0443\u0447\u0435\u043d\u0438\u0435".encode(), 0, 0, 0)
+assert process.resident_bytes() > 0
+"""
+    subprocess.run([sys.executable, "-c", command], check=True)
 
 
 @pytest.mark.starts

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.view import TorchFacts, View
+from ebbtide.host.kernel_files import text_of
 from ebbtide.host.process import cgroup_files
 
 
@@ -45,8 +46,8 @@ def _quota(view: View) -> float | None:
     quotas: list[float] = []
     for path in cgroup_files(view.proc, "cpu", ("cpu.cfs_quota_us",), ("cpu.max",)):
         try:
-            words = path.read_text().split()
-            period = words[1] if len(words) > 1 else (path.parent / "cpu.cfs_period_us").read_text()
+            words = text_of(path).split()
+            period = words[1] if len(words) > 1 else text_of(path.parent / "cpu.cfs_period_us")
         except OSError:
             continue
         if words[0].isdigit():  # neither "max" nor -1

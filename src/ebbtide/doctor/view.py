@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
+
 _MREMAP_FLAGS = 1 | 4  # MAYMOVE | DONTUNMAP
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -56,8 +58,8 @@ class View:
     def read(self, path: str) -> str:
         """Return a file's text without blanks at its ends, or "" where it cannot be read."""
         try:
-            return (self.root / path).read_text().strip()
-        except (OSError, UnicodeDecodeError):
+            return text_of(self.root / path).strip()
+        except OSError:
             return ""
 
     def number(self, path: str) -> int | None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
 from ebbtide.host.own_thread import OwnThread
 from ebbtide.host.process import (
     PROC,
@@ -40,8 +41,8 @@ def _used_bytes(group: Path) -> int:
     """Return the bytes that a cgroup is charged with, less the page cache, or 0 where it does not say."""
     for name in ("memory.usage_in_bytes", "memory.current"):
         try:
-            used = int((group / name).read_text())
-            lines = (group / "memory.stat").read_text().splitlines()
+            used = int(text_of(group / name))
+            lines = text_of(group / "memory.stat").splitlines()
         except (OSError, ValueError):
             continue
         fields = {key: int(number) for key, _, number in (line.partition(" ") for line in lines)}

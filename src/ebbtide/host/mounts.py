@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -20,7 +22,7 @@ class Mount:
 
 def read_mounts(proc: Path) -> list[Mount]:
     """Return the mounts in their order. Of two at one point, the later one is visible."""
-    return [_parse(line) for line in (proc / "self/mountinfo").read_text().splitlines()]
+    return [_parse(line) for line in text_of(proc / "self/mountinfo").split("\n") if line]
 
 
 UNSEEN = Mount("/", Path("/"), "unknown", "unknown", "")

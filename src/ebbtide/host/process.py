@@ -13,6 +13,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
 from ebbtide.host.mounts import Mount, read_mounts
 from ebbtide.units import KIB
 
@@ -53,7 +54,7 @@ def anonymous_bytes(proc: Path = PROC) -> int:
 
 def machine_bytes(proc: Path, field: str) -> int:
     """Return a field of /proc/meminfo."""
-    return _field_bytes((proc / "meminfo").read_text(), field)
+    return _field_bytes(text_of(proc / "meminfo"), field)
 
 
 def peak_of_children_bytes() -> int:
@@ -71,7 +72,7 @@ def descendants(proc: Path = PROC) -> list[Path]:
     while left:
         with contextlib.suppress(OSError):  # it has ended, or no file can be opened
             for task in (left.pop() / "task").iterdir():
-                children = [proc / pid for pid in (task / "children").read_text().split()]
+                children = [proc / pid for pid in text_of(task / "children").split()]
                 found += children
                 left += children
     return found
@@ -82,7 +83,7 @@ def peak_of_descendants_bytes(proc: Path = PROC) -> int:
     peak = 0
     for process in descendants(proc):
         with contextlib.suppress(OSError, ValueError):  # ValueError: it has ended, and has no memory
-            peak = max(peak, _field_bytes((process / "status").read_text(), "VmHWM"))
+            peak = max(peak, _field_bytes(text_of(process / "status"), "VmHWM"))
     return peak
 
 
@@ -91,7 +92,7 @@ def worked_by_descendants_s(proc: Path = PROC) -> float:
     ticks = 0
     for process in descendants(proc):
         with contextlib.suppress(OSError):
-            after_name = (process / "stat").read_text().rpartition(")")[2].split()
+            after_name = text_of(process / "stat").rpartition(")")[2].split()
             ticks += sum(map(int, after_name[11:15]))  # utime, stime, cutime, cstime: proc(5)
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -118,7 +119,7 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit:
 
 
 def _status_bytes(proc: Path, field: str) -> int:
-    return _field_bytes(_own_status() if proc == PROC else (proc / "self/status").read_text(), field)
+    return _field_bytes(_own_status() if proc == PROC else text_of(proc / "self/status"), field)
 
 
 def _own_status() -> str:
@@ -128,7 +129,7 @@ def _own_status() -> str:
     if kept is None or kept[0] != process or not _is_open(*kept[1:]):
         file = os.open(PROC / "self/status", os.O_RDONLY | os.O_CLOEXEC)
         _kept = kept = process, file, os.fstat(file)
-    return os.pread(kept[1], _MOST_STATUS_BYTES, 0).decode()
+    return os.fsdecode(os.pread(kept[1], _MOST_STATUS_BYTES, 0))
 
 
 def _is_open(file: int, was: os.stat_result) -> bool:
@@ -149,7 +150,7 @@ def cgroup_files(proc: Path, controller: str, v1_names: tuple[str, ...], v2_name
     """Return the controller's files, from the process's own group up to the highest visible one. Some may not exist."""
     mounts = read_mounts(proc)
     files: list[Path] = []
-    for line in (proc / "self/cgroup").read_text().splitlines():
+    for line in text_of(proc / "self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
             names, mount = v2_names, _find_cgroup(mounts, "cgroup2", "")
@@ -186,7 +187,7 @@ def _upwards(mount: Mount, group: str) -> list[Path]:
 
 def _read_limit(path: Path) -> int | None:
     try:
-        text = path.read_text().strip()
+        text = text_of(path).strip()
     except OSError:
         return None
     if not text.isdigit() or int(text) >= _UNLIMITED:

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
 from ebbtide.units import seconds
 
 TASKS = Path("/proc/self/task")
@@ -13,5 +14,5 @@ def waited_s(tasks: Path = TASKS) -> float:
     waited_ns = 0
     for task in tasks.iterdir():
         with suppress(OSError, IndexError, ValueError):  # it has ended, or the kernel counts nothing
-            waited_ns += int((task / "schedstat").read_text().split()[1])
+            waited_ns += int(text_of(task / "schedstat").split()[1])
     return seconds(waited_ns)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.errors import SpillError
+from ebbtide.host.kernel_files import text_of
 from ebbtide.host.mounts import find_mount, read_mounts
 from ebbtide.host.process import PROC, memory_limit
 from ebbtide.host.spill import checked_spill_directories, usable_bytes
@@ -200,7 +201,7 @@ def _machine_in_words(memory_bytes: int) -> str:
 
 def _cpu_model() -> str:
     try:
-        lines = (PROC / "cpuinfo").read_text().splitlines()
+        lines = text_of(PROC / "cpuinfo").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import ebbtide._torch as _torch
+from ebbtide.host.kernel_files import text_of
 from ebbtide.in_front import InFrontOf
 
 _stays = False
@@ -42,7 +43,7 @@ def are_blocked() -> bool:
 
 def _blocks(thread: Path) -> bool:
     try:
-        status = (thread / "status").read_text()
+        status = text_of(thread / "status")
     except OSError:
         return False  # it has ended meanwhile
     return bool(int(status.split("SigBlk:")[1].split()[0], 16) & 1 << (signal.SIGSEGV - 1))

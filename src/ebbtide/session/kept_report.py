@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.host.kernel_files import text_of
 from ebbtide.host.own_thread import OwnThread
 from ebbtide.host.process import PROC
 from ebbtide.ir.run_report import Moment, RunReport
@@ -135,7 +136,7 @@ def at_this_moment(seen: Observation, total_steps: int | None) -> Moment:
 def _began(pid: int) -> int:
     """Return when a process began, in ticks since the kernel booted (field 22 of proc(5)); 0 where there is none."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        text = text_of(PROC / str(pid) / "stat")
     except OSError:
         return 0
     fields = text.rpartition(")")[2].split()
