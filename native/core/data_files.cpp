@@ -20,6 +20,9 @@ struct Mapped {
   std::string path;
 };
 
+// As archives of locales are: large, and hardly read.
+bool is_of_the_system(const std::string& path) { return path.starts_with("/usr/"); }
+
 bool lies_in_memory(const std::string& path) {
   struct statfs at;
   if (statfs(path.c_str(), &at) != 0) return true;  // it has gone, or has no path: nobody knows
@@ -49,7 +52,7 @@ DataBytes data_bytes(bool resident) {
   }
   DataBytes all;
   for (const auto& [_, file] : files) {
-    if (file.is_program || lies_in_memory(file.path)) continue;
+    if (file.is_program || is_of_the_system(file.path) || lies_in_memory(file.path)) continue;
     all.mapped += file.bytes.mapped;
     all.resident += file.bytes.resident;
   }

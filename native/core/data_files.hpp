@@ -11,8 +11,8 @@ namespace ebbtide {
 struct DataBytes {
   std::uint64_t mapped = 0, resident = 0;
 };
-// Of the mappings of files with data: of no file that is a program's in part, and of none that lies in memory. 0 if they
-// cannot be read. To count what is resident, the kernel looks at each page. It allocates.
+// Of the mappings of files with data: of no file that is a program's in part, of none of the system's, and of none that lies in
+// memory. 0 if they cannot be read. To count what is resident, the kernel looks at each page. It allocates.
 DataBytes data_bytes(bool resident);
 
 // Guarded by the arena's mutex.
