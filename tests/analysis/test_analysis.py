@@ -279,7 +279,8 @@ def test_steps_that_differ_say_how() -> None:
 def test_gaps_of_a_plan_are_the_ticks_without_room(case: tuple[Trace, Plan], data: st.DataObject) -> None:
     trace, plan = case
     n_ticks, view = len(trace.ticks), PlanView(trace, plan, "dram")
-    explainer = Explainer(trace, route(400, 400, shared=False), "made up", plan, data.draw(timelines()))
+    timeline = data.draw(timelines().filter(lambda timeline: timeline.fits(trace)))
+    explainer = Explainer(trace, route(400, 400, shared=False), "made up", plan, timeline)
     assert explainer.at_peak()
     for number, storage in enumerate(trace.storages):
         stays = [stay for stay in plan.stays if stay.storage == number]
