@@ -157,7 +157,7 @@ class BudgetInForce:
         peak, seen = process.peak_resident_bytes(), counters["process_peak_bytes"]
         follows = self._bounds.fraction is None or self.recording
         rose = peak > self._peak_before + self._peak_before // _VAGUE
-        return max(peak - counters["elsewhere_peak_bytes"], seen) if follows or rose else seen
+        return min(max(peak - counters["elsewhere_peak_bytes"], seen), peak) if follows or rose else seen
 
     @property
     def peak_before_bytes(self) -> int:
