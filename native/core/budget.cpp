@@ -17,7 +17,7 @@ void Budget::set_limits(std::uint64_t arena_bytes, std::uint64_t process_bytes) 
   arena_limit_ = arena_bytes;
   limit_ = arena_bytes;
   process_limit_ = process_bytes;
-  if (bounds_process() && data_files_are_due()) look_at_data_files(data_bytes(!data_files_.has_looked()));
+  if (bounds_process() && !data_files_.has_looked()) look_at_data_files(data_bytes(true));
   measure();
 }
 
@@ -31,6 +31,7 @@ bool Budget::machine_has(std::uint64_t more) {
 
 std::uint64_t Budget::process_bytes() {
   auto [resident, shared] = process_memory();
+  shared_ = shared;
   data_ = data_files_.bytes(shared);
   elsewhere_peak_ = std::max(elsewhere_peak_, elsewhere());
   std::uint64_t bytes = resident - std::min<std::uint64_t>(resident, elsewhere());
@@ -110,8 +111,8 @@ void Budget::read(Counters& c) const {
   c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
   c.process_peak = process_peak_;
-  c.outside = elsewhere();
-  c.outside_peak = std::max(elsewhere_peak_, elsewhere());
+  c.elsewhere = elsewhere();
+  c.elsewhere_peak = std::max(elsewhere_peak_, elsewhere());
   c.measured_ns = now - peaks_reset_ns_;
 }
 

@@ -71,7 +71,7 @@ class Budget {
   void account_in_place(std::int64_t bytes) { in_place_ += static_cast<std::uint64_t>(bytes); }
 
   // The script's own files may have been mapped [data_files.hpp].
-  bool data_files_are_due() const { return data_files_.is_due(process_memory().shared); }
+  bool data_files_are_due() const { return data_files_.is_due(shared_); }
   void look_at_data_files(DataBytes now) { data_files_.look(process_memory().shared, now); }
   // What the process holds outside the arena leaves the rest of its bound to the arena. Whether it has just grown.
   bool measure();
@@ -104,7 +104,7 @@ class Budget {
   std::uint64_t beside_ = 0;  // anonymous memory beside the arena, when the budget was exceeded
   Unmanaged unmanaged_;
   DataFiles data_files_;
-  std::uint64_t data_ = 0;  // as looked at
+  std::uint64_t shared_ = 0, data_ = 0;  // as looked at
   std::uint64_t elsewhere_peak_ = 0;
   std::int64_t measured_ns_ = 0;
   std::uint64_t process_peak_ = 0;  // as looked at

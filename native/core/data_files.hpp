@@ -30,7 +30,8 @@ class DataFiles {
     looked_at_ = shared;
     mapped_ = now.mapped;
   }
-  // Resident pages that hold data. What was there before data were mapped is a program's.
+  // Resident pages that hold data. What was there before data were mapped is a program's. Libraries that come afterwards are not
+  // told from data, as far as these are mapped.
   std::uint64_t bytes(std::uint64_t shared) const;
 
  private:

@@ -34,7 +34,7 @@ TEST(what_is_used_in_place_is_read_and_written_there_without_a_fault) {
   Arena& arena = *ground.arena;
   char* p = ground.filled_block(6 * kMiB + 4096, 1);
   CHECK(arena.evict(p) == 8 * kMiB && arena.tiers_with(p) == kInMemory && arena.state(p) == State::Dirty);
-  CHECK(ground.memory->taken == 8 * kMiB && arena.counters().reserved < 8 * kMiB && arena.counters().outside == 8 * kMiB);
+  CHECK(ground.memory->taken == 8 * kMiB && arena.counters().reserved < 8 * kMiB && arena.counters().elsewhere == 8 * kMiB);
   CHECK(filled(p, 6 * kMiB + 4096, 1));
   fill(p, 6 * kMiB + 4096, 2);
   const Operand operand[] = {{p}};
@@ -46,7 +46,7 @@ TEST(what_is_used_in_place_is_read_and_written_there_without_a_fault) {
   arena.check_invariants();
   CHECK(arena.fetch(p) == 0 && arena.tiers_with(p) == 0 && ground.memory->space().used == 0 &&
         ground.memory->given_back == 8 * kMiB);
-  CHECK(filled(p, 6 * kMiB + 4096, 2) && arena.counters().outside == 0);
+  CHECK(filled(p, 6 * kMiB + 4096, 2) && arena.counters().elsewhere == 0);
   arena.release(p);
 }
 
@@ -58,7 +58,7 @@ TEST(what_dies_in_place_gives_its_pages_to_the_kernel) {
     CHECK(arena.evict(p) > 0 && ground.memory->space().used > 0);
     std::uint64_t cached = arena.counters().reserved;
     arena.release(p);
-    CHECK(ground.memory->space().used == 0 && arena.counters().outside == 0 && arena.counters().reserved == cached);
+    CHECK(ground.memory->space().used == 0 && arena.counters().elsewhere == 0 && arena.counters().reserved == cached);
     arena.check_invariants();
   }
 }
@@ -114,7 +114,7 @@ TEST(what_dies_while_its_pages_move_leaves_nothing) {
     arena.release(p);
     mover.join();
     while (ground.memory->space().used > 0) std::this_thread::yield();
-    CHECK(arena.counters().outside == 0);
+    CHECK(arena.counters().elsewhere == 0);
     arena.check_invariants();
   }
 }

@@ -14,8 +14,8 @@ py::dict as_dict(const Counters& c) {
   d["arena_limit_bytes"] = c.arena_limit;
   d["process_limit_bytes"] = c.process_limit;
   d["unmanaged_bytes"] = c.unmanaged;
-  d["elsewhere_bytes"] = c.outside;
-  d["elsewhere_peak_bytes"] = c.outside_peak;
+  d["elsewhere_bytes"] = c.elsewhere;
+  d["elsewhere_peak_bytes"] = c.elsewhere_peak;
   d["process_peak_bytes"] = c.process_peak;
   d["tier_bytes"] = py::tuple(py::cast(c.tier_used));
   d["tier_peak_bytes"] = py::tuple(py::cast(c.tier_peak));

@@ -51,11 +51,11 @@ def test_where_it_is_turned_off_nothing_is_made_anew(planned: dict[str, str]) ->
 
 def test_autograd_adds_gradients_in_place_where_it_does_plainly() -> None:
     """It does so where nobody else has a gradient's storage. A sum elsewhere may have other strides."""
-    child.run("making_anew:gradients_are_added_as_plainly", env={"EBBTIDE_REMAKE": "check"})
+    child.run("cases_kept_memory:gradients_are_added_as_plainly", env={"EBBTIDE_REMAKE": "check"})
 
 
 def test_what_is_read_to_make_a_storage_anew_has_ended_for_the_script() -> None:
-    child.run("making_anew:what_recipes_read_ends_for_the_script")
+    child.run("cases_kept_memory:what_recipes_read_ends_for_the_script")
 
 
 def test_an_operator_runs_again_with_the_number_of_threads_that_it_had(planned: dict[str, str]) -> None:

@@ -7,8 +7,9 @@ forked child). What DLPack exported stays for good, because nobody tells when it
 
 Of a storage in pieces, the pieces are held in which the tensor lies. ``data_ptr`` asks for a raw address: the tensor is
 then in memory and writable at that moment, and the last to be evicted. PyTorch's own reads and writes of files hold the
-storage for as long as they take. So do safetensors' writes (``safetensors_files``). ``in_front`` lists what is
-replaced. Left out: ``UntypedStorage._new_with_file`` (PyTorch's tar files of 2016), which makes the storage itself.
+storage for as long as they take. So do safetensors' writes (``safetensors_files``), and a backend's own collectives
+until their Work has ended. ``in_front`` lists what is replaced. Left out: ``UntypedStorage._new_with_file`` (PyTorch's
+tar files of 2016), which makes the storage itself.
 """
 
 import contextlib

@@ -20,6 +20,8 @@ from importlib.machinery import ModuleSpec
 from itertools import chain
 from types import ModuleType
 
+from ebbtide.host.kernel_files import text_of
+from ebbtide.host.process import PROC
 from ebbtide.terminal import tell
 
 _READ_AS_LOADED = (
@@ -137,8 +139,8 @@ def _set(library: ModuleType, threads: tuple[int, ...]) -> None:
 
 def _openblas(what: str) -> Callable[..., int] | None:
     """Return the function of NumPy's OpenBLAS that gets or sets its number of threads, if it is found."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
+    maps = text_of(PROC / "self/maps").splitlines()
+    paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
     for path in filter(os.path.exists, sorted(paths)):
         library = ctypes.CDLL(path)
         for name in _OPENBLAS:
