@@ -48,7 +48,7 @@ def verdicts(request: pytest.FixtureRequest) -> Verdicts:
         "tight": (tight, PAGES),
         "planned": ("60%" if name == "in-place" else tight, PAGES | {"EBBTIDE_POLICY": "ebbtide"}),
         "chaos": ("75%", chaos(0.2, name)),
-        "remade": ("75%", chaos(0.2, name) | {"EBBTIDE_REMAKE": "check", "EBBTIDE_PIECE": "2MiB"}),
+        "remade": ("75%", chaos(1.0, name) | {"EBBTIDE_REMAKE": "check", "EBBTIDE_PIECE": "2MiB"}),
     }
     return child.run("same_bits:compare_ways", name, STEPS, ways)
 
