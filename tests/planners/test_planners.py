@@ -70,7 +70,7 @@ def brute_force_ns(trace: Trace, machine: Machine, budget: int) -> int:
     """The fastest plan of all sets of intervals, each with the copies in as early as ``lead`` ticks before need."""
     rows = idle_table(trace)
     live = live_bytes(trace, arena_pages)
-    still = timing.still_stays(trace, "dram", "dram")
+    still = timing.still_stays(trace)
     best = 10**18
     for size in range(len(rows) + 1):
         for chosen in combinations(range(len(rows)), size):

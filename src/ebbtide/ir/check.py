@@ -6,11 +6,14 @@ is too short is late, not wrong.
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from ebbtide.errors import OTHER_STORAGES, PlanError
+from ebbtide.ir.base import Flags
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.occupancy import PageSize, exact, occupancy
 from ebbtide.ir.plan import Plan, Stay
@@ -77,21 +80,20 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     if plan.signature != trace.signature():
         return (Violation(Rule.TRACE, OTHER_STORAGES),)
     tiers = {tier.name for tier in machine.tiers}
-    lives = _lives(trace)
-    found = [violation for stay in plan.stays for violation in _bounds(stay, lives, len(trace.ticks), tiers)]
+    still = _lie_still(plan, trace, machine)
+    others = [stay for stay in plan.stays if stay.storage >= len(still) or not still[stay.storage]]
+    found = [violation for stay in others for violation in _bounds(stay, trace, tiers)]
     if found:
         return tuple(found)
     plan, trace, was = split_plan(plan, trace)
-    lives = _lives(trace)
     found += _unpacked(plan, trace, machine)
-    by_storage: dict[int, list[Stay]] = defaultdict(list)
+    still = _lie_still(plan, trace, machine)
+    by_storage: dict[int, list[Stay]] = {number: [] for number in np.flatnonzero(~still).tolist()}
     for stay in plan.stays:
-        by_storage[stay.storage].append(stay)
-    anything = {tier.name for tier in machine.tiers if tier.in_place.reads and tier.in_place.writes}
-    for storage, (birth, death, _) in enumerate(lives):
-        if _stays_put(by_storage[storage], birth, death, anything):
-            continue
-        placed = _placed(storage, by_storage[storage], trace, int(was[storage]))
+        if not still[stay.storage]:
+            by_storage[stay.storage].append(stay)
+    for storage, stays in by_storage.items():
+        placed = _placed(storage, stays, trace, int(was[storage]))
         found += _room(placed)
         found += _whole(placed)
         found += _sources(placed, machine)
@@ -100,9 +102,18 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     return tuple(found)
 
 
-def _lives(trace: Trace) -> list[tuple[int, int, bool]]:
-    columns = (trace.storages.birth, trace.storages.death, trace.storages.persistent)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+def _lie_still(plan: Plan, trace: Trace, machine: Machine) -> Flags:
+    """Say of each storage whether it lies from birth to death where operations may use it. Then it keeps every
+    promise."""
+    usable = {tier.name for tier in machine.tiers if tier.in_place.reads and tier.in_place.writes}
+    times = [(stay.storage, stay.start, stay.valid_from, stay.stop, stay.tier in usable) for stay in plan.stays]
+    rows, columns = trace.storages, np.array(times, dtype=np.int64).reshape(-1, 5)
+    storage, start, valid_from, stop, is_usable = columns[columns[:, 0] < len(rows)].T
+    birth, death = rows.birth[storage], rows.death[storage]
+    still = (start == birth) & (valid_from == birth) & (stop == death) & (is_usable == 1)
+    counts = (np.bincount(of, minlength=len(rows)) for of in (storage, storage[still]))
+    found: Flags = np.logical_and(*(count == 1 for count in counts))
+    return found
 
 
 def require_valid(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize = exact) -> None:
@@ -125,14 +136,13 @@ def require_tiers(plan: Plan, machine: Machine) -> None:
         )
 
 
-def _bounds(
-    stay: Stay, lives: Sequence[tuple[int, int, bool]], n_ticks: int, tiers: Container[str]
-) -> Iterator[Violation]:
-    """Check one stay. ``lives`` has each storage's birth and death, and whether it is persistent."""
-    if stay.storage >= len(lives):
+def _bounds(stay: Stay, trace: Trace, tiers: Container[str]) -> Iterator[Violation]:
+    """Check one stay."""
+    rows, n_ticks = trace.storages, len(trace.ticks)
+    if stay.storage >= len(rows):
         yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage}, which the trace does not have", stay.storage)
         return
-    birth, death, persistent = lives[stay.storage]
+    birth, death, persistent = (column[stay.storage] for column in (rows.birth, rows.death, rows.persistent))
     earliest, latest = (0, stay.start + n_ticks) if persistent else (birth, death)
     in_step = not persistent or stay.start < n_ticks
     if stay.tier in tiers and earliest <= stay.start and stay.stop <= latest and in_step:
@@ -146,14 +156,6 @@ def _bounds(
     for what, is_broken in problems.items():
         if is_broken:
             yield Violation(Rule.BOUNDS, f"a stay of storage {stay.storage} {what}", stay.storage, stay.start)
-
-
-def _stays_put(stays: list[Stay], birth: int, death: int, tiers: Container[str]) -> bool:
-    """Say whether a storage lies from birth to death where operations may use it. Then it keeps every promise."""
-    if len(stays) != 1 or stays[0].tier not in tiers:
-        return False
-    stay = stays[0]
-    return stay.start == stay.valid_from == birth and stay.stop == death
 
 
 def _placed(number: int, stays: list[Stay], trace: Trace, name: int) -> _Placed:
@@ -236,8 +238,9 @@ def _accesses(placed: _Placed, trace: Trace) -> Iterable[tuple[int, int]]:
 
 
 def _unpacked(plan: Plan, trace: Trace, machine: Machine) -> Iterator[Violation]:
+    packing = machine.packing
     for stay in plan.stays:
-        if stay.tier in machine.packing and trace.storages.packed_bytes[stay.storage] < 0:
+        if stay.tier in packing and trace.storages.packed_bytes[stay.storage] < 0:
             text = f"storage {stay.storage} lies on {stay.tier} from tick {stay.start} on, though it does not shrink"
             yield Violation(Rule.PACKED, text, stay.storage, stay.start)
 

@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -34,7 +35,10 @@ _Row = tuple[tuple[int, int, int, int, int, int], tuple[tuple[int, ...], tuple[i
 
 
 class Finder:
-    """Goes through the storages of a trace. What is in pieces is known by the number of the first."""
+    """Goes through the storages of a trace. What is in pieces is known by the number of the first.
+
+    ``made_before`` and ``read`` are asked again and again, since remakes share their inputs.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace, rows = trace, trace.storages
@@ -48,7 +52,10 @@ class Finder:
         self.nbytes = np.where(rows.room_of == -1, rows.nbytes, 0).tolist()
         self.persistent, self.scratch = rows.persistent.tolist(), rows.scratch.tolist()
         self.stops = _stops(trace)
-        self.made = _made_by_what_repeats(trace).tolist()
+        made = _made_by_what_repeats(trace)
+        self.made = made.tolist()
+        self.made_before, self.read = cache(self._made_before), cache(self._read)
+        self.may = np.unique(_first_pieces(rows)[made & ~_any_piece(rows, ~_ever_idle(trace))]).tolist()
         self.born: list[list[int]] = [[] for _ in range(n_ticks)]
         for number in np.flatnonzero(~rows.persistent).tolist():
             self.born[self.birth[number]].append(number)
@@ -61,9 +68,9 @@ class Finder:
 
     def all(self) -> Iterable[_Row]:
         starts = self.trace.start_ns(np.arange(len(self.trace.ticks) + 1)).tolist()
-        may = _ever_idle(self.trace) & np.array(self.made, dtype=bool)
-        for first, pieces in self.pieces.items():
-            for gone, until, calls in self._gaps(first) if may[pieces].all() else ():
+        for first in self.may:
+            pieces = self.pieces[first]
+            for gone, until, calls in self._gaps(first):
                 if (need := self._need(first, calls, until)) is None:
                     continue
                 time_ns = sum(starts[stop] - starts[start] for start, stop in need.calls)
@@ -126,11 +133,11 @@ class Finder:
         most = 0
         for start, stop in calls:
             beside = 0  # ingredients of this operator, which lie there until it has ended
-            for storage, (pieces, is_old) in self._read(first, start, stop).items():
+            for storage, (pieces, is_old) in self.read(first, start, stop).items():
                 if not is_old and self._lasts(storage, pieces, start, until):
                     need.inputs |= pieces
                     continue
-                made = self._made_before(storage, start) if self.made[storage] else None
+                made = self.made_before(storage, start) if self.made[storage] else None
                 if made is None or len(need.calls) + len(made) + len(calls) > _MOST_CALLS:
                     return None
                 inner = self._add(need, storage, made, until)
@@ -197,9 +204,14 @@ def _made_by_what_repeats(trace: Trace) -> Flags:
     large = ~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)
     born_at = np.unique(np.stack((rows.birth[large], first[large])), axis=1)[0]
     made &= np.bincount(born_at, minlength=len(trace.ticks))[rows.birth] <= 1
-    other = np.zeros(len(rows), dtype=bool)
-    other[first[~made | (rows.birth != rows.birth[first])]] = True
-    return made & ~other[first]
+    return made & ~_any_piece(rows, ~made | (rows.birth != rows.birth[first]))
+
+
+def _any_piece(rows: Storages, those: Flags) -> Flags:
+    """Say of each storage whether it is one of ``those``, or of a piece whether any of its storage's pieces is."""
+    first = _first_pieces(rows)
+    found: Flags = np.bincount(first[those], minlength=len(rows)) > 0
+    return found[first]
 
 
 def _ever_idle(trace: Trace) -> Flags:

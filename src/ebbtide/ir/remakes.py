@@ -23,7 +23,7 @@ results.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +32,7 @@ from ebbtide.ir.base import Ints
 from ebbtide.ir.of_trace import once_for_a_trace
 from ebbtide.ir.plan import Plan, Stay
 from ebbtide.ir.remake_finder import Finder
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.table import kinds_of
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Trace
 
@@ -151,17 +152,12 @@ class Split:
     second: dict[int, tuple[int, int]]
     scratch: dict[int, tuple[int, int]]
 
-    def still_stays(self, stays: Sequence[Stay]) -> tuple[Stay, ...]:
+    def still_stays(self, still: StayColumns) -> StayColumns:
         """Return the stays of a split step in which nothing moves, from those of the step as it was: one for each
         storage, in their order."""
-        found = list(stays)
-        for storage, (_, until) in self.second.items():
-            stay, gone = stays[storage], int(self.trace.storages.death[storage])
-            found[storage] = replace(stay, stop=gone)
-            found.append(replace(stay, storage=len(found), start=until, valid_from=until))
-        for number, (tick, storage) in self.scratch.items():
-            found.append(Stay(number, stays[storage].tier, tick, tick, tick + 1))
-        return tuple(found)
+        rows, scratch = self.trace.storages, [storage for _, storage in self.scratch.values()]
+        of = np.concatenate((self.of[: len(self.of) - len(scratch)], np.array(scratch, dtype=np.int64)))
+        return StayColumns(np.arange(len(rows)), still.tier[of], rows.birth, rows.birth, rows.death)
 
     def split_stays(self, stays: Iterable[Stay]) -> tuple[Stay, ...]:
         """Return the stays of a plan with these remakes as those of a plan for the split step."""

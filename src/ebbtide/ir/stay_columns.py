@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide.ir.base import Ints
+from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.plan import Stay
 
 
@@ -30,10 +30,12 @@ class StayColumns:
     def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         return self.storage, self.tier, self.start, self.valid_from, self.stop
 
+    def of(self, rows: Ints | Flags) -> "StayColumns":
+        return StayColumns(*(column[rows] for column in self.columns))
+
     def without(self, storages: Ints) -> "StayColumns":
         """Leave out the stays of some storages."""
-        keep = ~np.isin(self.storage, storages)
-        return StayColumns(*(column[keep] for column in self.columns))
+        return self.of(~np.isin(self.storage, storages))
 
     def stays(self, tiers: Sequence[str]) -> list[Stay]:
         """Return them one by one. ``tiers`` are the machine's names by tier number."""

@@ -85,7 +85,7 @@ def ebbtide(
         out_of_time = out_of_time or search.out_of_time
         if best is None or found.step_ns < best[0]:
             like = found
-            best = found.step_ns, tuple(with_still(trace, machine, one.still, found.moved))
+            best = found.step_ns, tuple(with_still(machine, one.still, found.moved))
         if best[0] <= bound or out_of_time:
             break
     if best is None or best[0] > bound:

@@ -136,7 +136,7 @@ class Pressure:
 
     def stays(self, slow: list[str] | None = None) -> list[Stay]:
         """Return the plan's stays."""
-        still = still_stays(self.trace, self.machine.tiers[0].name, homeless_tier(self.machine))
+        still = still_stays(self.trace, self.machine.rank(homeless_tier(self.machine)))
         return stays_of(self.trace, self.idle, self.moves(slow), still, self.machine)
 
     def fitting(self, stays: list[Stay]) -> list[Stay]:

@@ -45,14 +45,14 @@ def tiertrain(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
     tiers = reachable_tiers(machine)
     if not tiers:
         return resident(trace, machine, budget_bytes)
-    fast, slow = machine.tiers[0].name, tiers[0]
+    slow = tiers[0]
     idle = idle_table(trace)
     rows = _longest_of_activations(trace, idle)
     in_ns, out_ns = (link.copy_ns(idle.nbytes[rows]) for link in machine.ways(slow))
     clock = Clock(trace.start_ns(np.arange(len(trace.ticks) + 1)))
     moves = _hidden(idle, rows, out_ns, in_ns, clock, slow)
     moves = _that_fit(trace, idle, moves, machine.tier(slow).capacity_bytes)
-    stays = stays_of(trace, idle, moves, still_stays(trace, fast, fast), machine)
+    stays = stays_of(trace, idle, moves, still_stays(trace), machine)
     return make_plan("tiertrain", trace, machine, budget_bytes, stays, began)
 
 

@@ -18,7 +18,7 @@ from ebbtide.ir.occupancy import levels, paged_sizes
 from ebbtide.ir.trace import Access
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.idle_table import IdleTable
-from ebbtide.planners.search.problem import Problem, elsewhere_of, held_for_good
+from ebbtide.planners.search.problem import Problem, held_for_good
 
 _FACTORS = (1.0, 3.0, 10.0, np.inf)
 """The factors of the intervals' cost. The last forbids intervals."""
@@ -67,7 +67,7 @@ def _lives_of(problem: Problem, tier: Tier) -> _Lives:
     cost: Floats = np.bincount(rows.storage, longer, count).astype(np.float64)
     written = np.bincount(rows.storage, writes, count) > 0
     may = ~storages.scratch & (storages.death - storages.birth <= len(trace.ticks))
-    may &= np.array([stay.tier == machine.tiers[0].name for stay in problem.still], dtype=bool)
+    may &= problem.still.tier == 0
     if not tier.in_place.writes:
         may &= storages.persistent & ~written
     found, paged = np.flatnonzero(may), paged_sizes(trace, problem.page_bytes)
@@ -104,8 +104,10 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
     """Return the same problem with these storages in the slow tier for good."""
     placed, idle = lives.storage[rows], problem.idle
     keep = ~np.isin(idle.storage, placed)
-    there = set(placed.tolist())
-    still = tuple(replace(stay, tier=lives.tier.name) if stay.storage in there else stay for stay in problem.still)
+    tier = problem.still.tier.copy()
+    tier[placed] = problem.machine.rank(lives.tier.name)
+    still = replace(problem.still, tier=tier)
+    elsewhere = still.of(tier != 0)
     return replace(
         problem,
         idle=_kept(idle, keep),
@@ -113,9 +115,9 @@ def _without(problem: Problem, lives: _Lives, rows: Ints) -> Problem:
         needed=_needed(problem, placed),
         fetch_cost=problem.fetch_cost[keep],
         fetch_lost=problem.fetch_lost[keep],
-        held=held_for_good(problem.trace, problem.machine, still),
+        held=held_for_good(problem.trace, problem.machine, elsewhere),
         still=still,
-        elsewhere=elsewhere_of(still, problem.machine),
+        elsewhere=elsewhere,
     )
 
 

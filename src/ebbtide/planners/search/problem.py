@@ -1,6 +1,6 @@
 """The problem of a search for a plan: the step's idle intervals, their costs, and all else that stays the same."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,8 +8,7 @@ import numpy as np
 from ebbtide.ir.base import LARGEST, Flags, Floats, Ints
 from ebbtide.ir.machine import Link, Machine
 from ebbtide.ir.occupancy import PageSize, live_bytes, needed_bytes, occupancy
-from ebbtide.ir.plan import Stay
-from ebbtide.ir.stay_columns import StayColumns, columns_of
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.base import page_size_of, require_levels
 from ebbtide.planners.search.bound import lost_per_byte, never_used_bytes
@@ -45,7 +44,7 @@ class Problem:
     held: Mapping[str, Ints]
     clock: Clock
     simulator: Simulator
-    still: tuple[Stay, ...]
+    still: StayColumns
     elsewhere: StayColumns
 
     @property
@@ -65,14 +64,15 @@ class Problem:
         return self.simulator.run_stays(self.elsewhere.without(moved.storage) + moved, n_steps)
 
 
-def problem_of(trace: Trace, machine: Machine, still: tuple[Stay, ...] | None = None) -> Problem:
+def problem_of(trace: Trace, machine: Machine, still: StayColumns | None = None) -> Problem:
     """Return the problem with all slow tiers but those that pack. Callers MUST have seen that the machine has such a
     tier. ``still`` are the step's ``still_stays``, where they are known."""
     page_bytes = page_size_of(machine)
     idle = idle_table(trace, machine.exclusive, page_bytes)
     tiers = reachable_tiers(machine)
     if still is None:
-        still = still_stays(trace, machine.tiers[0].name, homeless_tier(machine))
+        still = still_stays(trace, machine.rank(homeless_tier(machine)))
+    elsewhere = still.of(still.tier != 0)
     everything = np.ones(len(idle), dtype=bool)
     return Problem(
         trace,
@@ -83,24 +83,18 @@ def problem_of(trace: Trace, machine: Machine, still: tuple[Stay, ...] | None = 
         needed_bytes(trace, page_bytes),
         *_costs(machine, idle, [(tiers[0], everything)]),
         tuple(tiers),
-        held_for_good(trace, machine, still),
+        held_for_good(trace, machine, elsewhere),
         Clock(trace.start_ns(np.arange(len(trace.ticks) + 1))),
         Simulator(trace, machine, page_bytes),
         still,
-        elsewhere_of(still, machine),
+        elsewhere,
     )
 
 
-def elsewhere_of(still: Sequence[Stay], machine: Machine) -> StayColumns:
-    """Return the stays outside fast memory of storages that do not move."""
-    names = [tier.name for tier in machine.tiers]
-    return columns_of([stay for stay in still if stay.tier != names[0]], names)
-
-
-def held_for_good(trace: Trace, machine: Machine, still: Sequence[Stay]) -> Mapping[str, Ints]:
+def held_for_good(trace: Trace, machine: Machine, elsewhere: StayColumns) -> Mapping[str, Ints]:
     """Return the bytes that stay on each slow tier, at each tick."""
-    slow = [tier.name for tier in machine.tiers[1:]]
-    return occupancy(trace, [stay for stay in still if stay.tier in slow], slow, page_size_of(machine), machine.packing)
+    fast, *slow = (tier.name for tier in machine.tiers)
+    return occupancy(trace, elsewhere.stays([fast, *slow]), slow, page_size_of(machine), machine.packing)
 
 
 def with_packing(problem: Problem) -> Iterator[Problem]:

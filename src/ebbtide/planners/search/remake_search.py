@@ -105,7 +105,7 @@ class RemakeSearch:
     def _without_unneeded(self, best: _Remade) -> tuple[int, tuple[Stay, ...]]:
         """Return the plan's time and stays. What it has room for stays where it is, if that is no slower."""
         names, pages = [tier.name for tier in self.machine.tiers], self.remaking.problem.page_bytes
-        stays = with_still(best.split.trace, self.machine, best.search.problem.still, best.found.moved)
+        stays = with_still(self.machine, best.search.problem.still, best.found.moved)
         held = occupancy(best.split.trace, stays, names[:1], pages)[names[0]]
         joined = best.split.joined_stays(stays)
         chosen, kept = self.remaking.without_unneeded(best.chosen, joined, self.remaking.budget_bytes - held)

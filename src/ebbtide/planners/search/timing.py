@@ -156,32 +156,27 @@ def _ranks(tiers: list[str], machine: Machine) -> Ints:
 
 
 @once_for_a_trace
-def still_stays(trace: Trace, fast: str, homeless: str) -> tuple[Stay, ...]:
-    """Return each storage's stay if it never moves. Storages that are never used lie on tier ``homeless``."""
-    rows = trace.storages
-    away = rows.persistent & ~rows.scratch & ~np.isin(np.arange(len(rows)), trace.accesses.storage)
-    stays = zip(away.tolist(), rows.birth.tolist(), rows.death.tolist(), strict=True)
-    return tuple(
-        Stay(number, homeless if is_away else fast, birth, birth, death)
-        for number, (is_away, birth, death) in enumerate(stays)
-    )
+def still_stays(trace: Trace, homeless: int = 0) -> StayColumns:
+    """Return each storage's stay if it never moves, in their order: on the fastest tier. Storages that are never used
+    lie on the tier with the number ``homeless``."""
+    rows, numbers = trace.storages, np.arange(len(trace.storages))
+    away = rows.persistent & ~rows.scratch & ~np.isin(numbers, trace.accesses.storage)
+    return StayColumns(numbers, np.where(away, homeless, 0), rows.birth, rows.birth, rows.death)
 
 
-def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: tuple[Stay, ...], machine: Machine) -> list[Stay]:
+def stays_of(trace: Trace, idle: IdleTable, moves: list[Move], still: StayColumns, machine: Machine) -> list[Stay]:
     """Return the stays of every storage. Those without moves have their ``still_stays``."""
     ordered = sorted(moves, key=lambda move: move.row)
     times = [(move.row, move.out, move.done, move.gone, move.back) for move in ordered]
     row, *columns = np.array(times, dtype=np.int64).reshape(-1, 5).T
     tier = _ranks([move.slow for move in ordered], machine)
     moved = moved_stays(trace, idle, Moves(row, tier, *columns))
-    return with_still(trace, machine, still, moved)
+    return with_still(machine, still, moved)
 
 
-def with_still(trace: Trace, machine: Machine, still: tuple[Stay, ...], moved: StayColumns) -> list[Stay]:
+def with_still(machine: Machine, still: StayColumns, moved: StayColumns) -> list[Stay]:
     """Return the stays of the storages that move, and the ``still_stays`` of all others."""
-    movers = set(moved.storage.tolist())
-    names = [tier.name for tier in machine.tiers]
-    return [*(stay for stay in still if stay.storage not in movers), *moved.stays(names)]
+    return (still.without(moved.storage) + moved).stays([tier.name for tier in machine.tiers])
 
 
 def moved_stays(trace: Trace, idle: IdleTable, moves: Moves) -> StayColumns:
