@@ -135,7 +135,7 @@ class Arena {
   Forgotten forget_recipe(const void* address);
   bool has_recipe(const void* address);  // that is good for all of it
   bool is_ingredient(const void* address);  // what reads it is to have its recipe in place of it
-  void guard(const void* address);  // a recipe reads it
+  bool guard(const void* address);  // a recipe reads it. False: it cannot, since others have its address and may write there
   void unguard(const void* address);
   // The number of the recipe by which some of it is to be made anew; 0: it is there. Of all of it, or of so many bytes from there.
   std::uint64_t unmade_by(const void* address, std::uint64_t nbytes = 0);
@@ -179,6 +179,7 @@ class Arena {
   void reset_trouble();  // a new session starts with a clean record
 
   // --- fork (pthread_atfork): see fork.cpp
+  void make_before_fork();
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();

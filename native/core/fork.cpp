@@ -67,9 +67,12 @@ void Arena::inherit(bool inherited) {
   }
 }
 
-void Arena::before_fork() {
-  // Nobody makes it in the child. On another thread: one that has shared its work with others hangs when it does so in a child.
+// Nobody makes it in the child. On another thread: one that has shared its work with others hangs when it does so in a child.
+void Arena::make_before_fork() {
   if (!in_child_ && moves_.unmade() > 0) std::thread(options_.make_all).join();
+}
+
+void Arena::before_fork() {
   Lock lock(mutex_);
   if (!in_child_) {
     mover_.hush(lock);

@@ -62,9 +62,12 @@ bool Arena::is_ingredient(const void* address) {
   return found;
 }
 
-void Arena::guard(const void* address) {
+bool Arena::guard(const void* address) {
   Lock lock(mutex_);
-  each_piece({address}, [&](BlockId id, std::uint64_t) { moves_.guard(id); });
+  bool is_own = true;
+  each_piece({address}, [&](BlockId id, std::uint64_t) { is_own = is_own && blocks_[id].external_pins == 0; });
+  if (is_own) each_piece({address}, [&](BlockId id, std::uint64_t) { moves_.guard(id); });
+  return is_own;
 }
 
 void Arena::unguard(const void* address) {

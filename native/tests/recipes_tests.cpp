@@ -1,4 +1,7 @@
 // Contents that can be made anew: they leave without a copy, and nobody sees them half made, or made of what has changed.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -137,6 +140,21 @@ TEST(an_address_that_is_asked_for_is_of_made_contents_and_frees_what_a_recipe_re
   CHECK(arena.pin(s.sum) == 0 && !arena.keep_recipe(s.sum));
   arena.unpin(s.other), arena.unpin(s.sum);
   release(arena, s);
+}
+
+TEST(what_others_have_the_address_of_is_not_guarded) {
+  Arena& arena = arena_with_maker(0);
+  auto* mine = static_cast<char*>(arena.allocate(kMiB));
+  CHECK(arena.pin(mine) == 0 && !arena.guard(mine));
+  int pipe_of_zeros = open("/dev/zero", O_RDONLY);
+  CHECK(read(pipe_of_zeros, mine, kMiB) == static_cast<ssize_t>(kMiB));  // the kernel writes to what is writable alone
+  close(pipe_of_zeros);
+  arena.unpin(mine);
+  CHECK(arena.guard(mine));
+  arena.unguard(mine);
+  mine[0] = 1;
+  arena.release(mine);
+  arena.check_invariants();
 }
 
 TEST(what_a_recipe_reads_may_leave_and_come_back_and_is_read_only_then) {

@@ -135,7 +135,7 @@ class DeviceMemory final : public ScheduledWatch, public RecipeMemory {
   Forgotten forget_recipe(const void* address) override;
   bool has_recipe(const void* address) override;
   bool is_ingredient(const void* address) override;
-  void guard(const void* address) override;
+  bool guard(const void* address) override;
   void unguard(const void* address) override;
   bool is_guarded(const void* address) override;
   bool any_unmade() override { return unmade_ != 0; }

@@ -121,12 +121,13 @@ bool DeviceMemory::is_ingredient(const void* address) {
   return one_in_is_ingredient_ > 0 && blocks_[id].serial % one_in_is_ingredient_ == 0 && blocks_[id].recipe != 0;
 }
 
-void DeviceMemory::guard(const void* address) {
+bool DeviceMemory::guard(const void* address) {
   Lock lock(mutex_);
   BlockId id = known(address);
-  if (id == kNoBlock) return;
+  if (id == kNoBlock) return false;
   ++blocks_[id].guards;
   if (Strong storage = strong(id)) call_me(id, *storage);
+  return true;
 }
 
 void DeviceMemory::unguard(const void* address) {

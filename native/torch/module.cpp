@@ -505,11 +505,18 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "make_all",
       [] {
-        look_again_who_rounds();
-        look_again_who_keeps_threads();
         if (watch().on()) make_all();
       },
       py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "begin_change",
+      [] {
+        look_again_who_rounds();
+        look_again_who_keeps_threads();
+        begin_change();
+      },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("end_change", &end_change);
   m.def("all_have_rounded_as_usual", &all_have_rounded_as_usual);
   m.def("recipes", [] { return recipes_kept.load(); });
   m.def("install_fault_handler", [] { return install_fault_handler(arena()); });

@@ -18,6 +18,7 @@
 #include "births.hpp"
 #include "recipe_memory.hpp"
 #include "repeatable.hpp"
+#include "silence.hpp"
 
 namespace ebbtide {
 
@@ -192,6 +193,7 @@ std::size_t calls_of(const Recipe& recipe) {
 
 bool carry_out(const Recipe& recipe, std::uint64_t number, bool keeps, bool again) {
   RECORD_USER_SCOPE("ebbtide: making anew");  // the operators in it are not the script's
+  Silence silence;  // what there is to warn of, the first time has said
   NoBirths births;
   OffTheRecord off;
   WithThreads threads(recipe.settings.threads);

@@ -12,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,9 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
+// Changes of settings and kernels, by any thread. What is called before the end of one that begins meanwhile has no recipe.
+inline std::atomic<std::uint64_t> changes_begun = 0, changes_ended = 0;
+
 struct Recipe;
 using RecipePointer = std::shared_ptr<const Recipe>;
 
@@ -67,6 +71,7 @@ struct Recipe {
   std::size_t birth = 0;  // which of the first call's births it is
   std::vector<Call> calls;
   std::vector<Held> held;  // by its ingredients, too
+  std::uint64_t changes = changes_begun;  // before it was called
   Settings settings;
   std::optional<std::uint32_t> checksum;  // of the contents
 };

@@ -39,7 +39,7 @@ class ArenaRecipes final : public RecipeMemory {
   Forgotten forget_recipe(const void* address) override { return arena_.forget_recipe(address); }
   bool has_recipe(const void* address) override { return arena_.has_recipe(address); }
   bool is_ingredient(const void* address) override { return arena_.is_ingredient(address); }
-  void guard(const void* address) override { arena_.guard(address); }
+  bool guard(const void* address) override { return arena_.guard(address); }
   void unguard(const void* address) override { arena_.unguard(address); }
   bool any_unmade() override { return arena_.unmade() != 0; }
   std::uint64_t unmade_by(const void* address, std::uint64_t nbytes) override { return arena_.unmade_by(address, nbytes); }

@@ -43,7 +43,7 @@ class RecipeMemory {
   virtual Forgotten forget_recipe(const void* address) = 0;
   virtual bool has_recipe(const void* address) = 0;
   virtual bool is_ingredient(const void* address) = 0;
-  virtual void guard(const void* address) = 0;
+  virtual bool guard(const void* address) = 0;  // false: others may write there, and it is not guarded
   virtual void unguard(const void* address) = 0;
   virtual bool is_guarded(const void*) { return true; }  // nobody gave it other memory, with no operator
   virtual bool any_unmade() = 0;

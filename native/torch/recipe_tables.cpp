@@ -44,6 +44,16 @@ bool is_good(const RecipePointer& recipe) {
   return found != recipes.end() && found->second == recipe && recipe_memory()->has_recipe(recipe->address);
 }
 
+// False: somebody else has got the address of what it reads since it was called, and nothing is guarded.
+bool guard_what_it_reads(const Recipe& recipe) {
+  for (auto held = recipe.held.begin(); held != recipe.held.end(); ++held) {
+    if (recipe_memory()->guard(held->address)) continue;
+    while (held != recipe.held.begin()) recipe_memory()->unguard((--held)->address);
+    return false;
+  }
+  return true;
+}
+
 // A storage that has a Python object takes Python's lock as it goes. Who waits for this thread may hold it: a fork that waits for all
 // to be made, or a region of OpenMP that waits for its threads.
 bool leaves() { return leaves_references || PyGILState_GetThisThreadState() == nullptr; }
@@ -92,16 +102,18 @@ void give_up_discarded() {
 }
 
 // First what it reads is guarded, and then it is seen whether somebody has written to that meanwhile: he has taken the recipes of
-// the ingredients off, or of what was changed in place. Whoever writes from now on finds this one.
+// the ingredients off, or of what was changed in place. Whoever writes from now on finds this one. So does who changes settings:
+// he counts first, and then takes all off.
 void put_on(RecipePointer recipe, const RecipePointer& before) {
-  for (const Held& held : recipe->held) recipe_memory()->guard(held.address);
+  const bool is_guarded = guard_what_it_reads(*recipe);
   const void* address = recipe->address;
   RecipePointer found;
   bool stays = false;
   {
     std::lock_guard lock(tables_mutex);
     found = take(address, nullptr);
-    if (found == before && std::ranges::all_of(recipe->calls.back().ingredients, is_good)) {
+    if (is_guarded && found == before && recipe->changes == changes_begun &&
+        std::ranges::all_of(recipe->calls.back().ingredients, is_good)) {
       for (const Held& held : recipe->held) readers[held.address].push_back(address);
       recipes[address] = recipe;
       count();
@@ -110,7 +122,8 @@ void put_on(RecipePointer recipe, const RecipePointer& before) {
     }
   }
   give_up(std::move(found));
-  if (!stays) give_up(std::move(recipe));
+  if (!stays && is_guarded) return give_up(std::move(recipe));
+  if (!stays) discard(std::move(recipe));
 }
 
 RecipePointer recipe_of(const void* address) {

@@ -360,7 +360,8 @@ std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayR
   auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
   // Than its kernel: a mode calls that, or others.
   bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op) || saves_by_hooks();
-  if (is_more || made->settings != Settings() || !computes_as_usual() || !add_call(*made, op, arguments)) {
+  bool changes = changes_ended != made->changes || made->settings != Settings();
+  if (is_more || changes || !computes_as_usual() || !add_call(*made, op, arguments)) {
     if (changed != nullptr) give_up(take_off(changed->address));
     return nullptr;
   }
@@ -453,6 +454,13 @@ void want_all_recipes(bool all, unsigned one_in) {
 }
 
 void check_what_is_made(bool check) { checks_what_is_made = check; }
+
+void begin_change() {
+  ++changes_begun;
+  make_all();
+}
+
+void end_change() { ++changes_ended; }
 
 void make_all() {
   if (recipe_memory() == nullptr) return;

@@ -62,6 +62,10 @@ void ask_to_make(const void* address, bool to_write);
 // Makes all that is away, before a fork and at a session's end, and forgets all recipes.
 void make_all();
 
+// Before a change of settings or kernels, and after it: as make_all, and what is called meanwhile has no recipe.
+void begin_change();
+void end_change();
+
 // Has every storage that can be made anew have a recipe, whatever a schedule says, and by its address one in so many be an ingredient
 // of what is made of it; 0: none is. For tests.
 void want_all_recipes(bool all, unsigned one_in);

@@ -274,9 +274,9 @@ class Comings final : public c10::OpRegistrationListener {
 }  // namespace
 
 bool still_has_known_kernels(const c10::OperatorHandle& op) {
-  static thread_local unsigned long long loads = 0;
+  static thread_local std::pair<unsigned long long, std::uint64_t> looked_after;
   static thread_local std::unordered_map<c10::OperatorName, bool> known;
-  if (unsigned long long now = libraries_loaded(); std::exchange(loads, now) != now) known.clear();
+  if (std::pair now{libraries_loaded(), version_of_operators()}; std::exchange(looked_after, now) != now) known.clear();
   auto [found, is_new] = known.try_emplace(op.operator_name(), false);
   if (is_new) found->second = has_known_kernels(op);
   return found->second;

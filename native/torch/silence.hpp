@@ -1,4 +1,4 @@
-// PyTorch warns that a kernel is overridden. Where that is meant, nobody is told.
+// Nobody is told what PyTorch warns of meanwhile, on this thread.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -321,6 +321,10 @@ def check_what_is_made(check: bool) -> None:
 def make_all() -> None:
     """Make all that is to be made anew, and let go of what that takes."""
 
+def begin_change() -> None:
+    """Make all that, before a change of settings or kernels. What is called until ``end_change`` has no recipe."""
+
+def end_change() -> None: ...
 def all_have_rounded_as_usual() -> None:
     """Note that no thread of this process has ever flushed denormal numbers or rounded in another way."""
 

@@ -94,7 +94,10 @@ class BudgetError(EbbtideError):
         refused = f"a budget of {format_bytes(self.budget_bytes)} is too small"
         if self.plain_bytes:
             plain = format_bytes(self.plain_bytes)
-            return f"{refused}. Without Ebbtide the script takes about {plain}: run it as it is."
+            return (
+                f"{refused}. What has run so far takes about {plain} without Ebbtide: run the script as it is. If "
+                f"later steps are larger, {option('fast', self.minimum_fast)} works for what has run so far."
+            )
         outside = "the process holds more outside the tensors that can be moved"
         use = f"use {option('fast', self.minimum_fast)}" + (" or more" if self.minimum_fast != "100%" else "")
         advice = f" {self.advice}" if self.advice else ""

@@ -84,10 +84,13 @@ def test_kept_bytes_are_of_what_is_pinned_and_alive(monkeypatch: pytest.MonkeyPa
 def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
     small = replace(NEED, nbytes=2 * MIB, peak_bytes=24 * MIB)
     error = process_too_small(200 * MIB, 300 * MIB, small, planning_bytes=24 * MIB)
-    said = "a budget of 200 MiB is too small. Without Ebbtide the script takes about 324 MiB: run it as it is."
+    said = (
+        "a budget of 200 MiB is too small. What has run so far takes about 324 MiB without Ebbtide: run the script as "
+        'it is. If later steps are larger, fast="347MiB" works for what has run so far.'
+    )
     assert str(error) == str(StepTooLargeError(*error.args)).partition(" (PyTorch")[0] == said
     narrow = process_too_small(200 * MIB, 300 * MIB, small, 24 * MIB, MemoryLimit(250 * MIB, "this container"))
     assert "raise that limit to" in str(narrow)
-    assert "Without Ebbtide" not in str(narrow)
+    assert "without Ebbtide" not in str(narrow)
     for need in (replace(small, peak_bytes=200 * MIB), replace(small, peak_bytes=0)):
-        assert "Without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))
+        assert "without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))

@@ -78,6 +78,12 @@ class FakeNative(ModuleType):
     def make_all(self) -> None:
         pass
 
+    def begin_change(self) -> None:
+        pass
+
+    def end_change(self) -> None:
+        pass
+
     def enter_backend(self, tensors: Any) -> None:
         pass
 

@@ -2,6 +2,13 @@
 
 import ctypes
 import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,3 +126,86 @@ def within_a_parallel_region() -> tuple[bool, int]:
         assert not _torch.is_resident(made[0])
         ctypes.CDLL(None).GOMP_parallel(region, None, 2, 0)
         return torch.equal(found[0], plain), kept[0]
+
+
+def at_the_same_time(call: Callable[[], Tensor], other: Callable[[], object]) -> tuple[Tensor, bool]:
+    """Return what an operator makes, and whether another thread's call began and ended within it."""
+    times = list[float]()
+
+    def on_the_other_thread() -> None:
+        time.sleep(0.005)
+        times.append(time.perf_counter())
+        other()
+        times.append(time.perf_counter())
+
+    thread = threading.Thread(target=on_the_other_thread)
+    thread.start()
+    before = time.perf_counter()
+    made = call()
+    after = time.perf_counter()
+    thread.join()
+    return made, before < times[0] and times[1] < after
+
+
+def called_before_a_change() -> tuple[int, bool]:
+    """Another thread changes settings, also to what they were, while operators run. Return how many changes were within
+    an operator, and whether all results had the same bits when they were needed again."""
+    source = torch.rand(2**25)
+    expected, count, same = nn.functional.silu(source), 0, True
+    with ebbtide.Session(fast="2GiB"), recipes(1):
+        for trial in range(10):
+            change = partial(torch.use_deterministic_algorithms, trial % 2 == 0)
+            made, within = at_the_same_time(lambda: nn.functional.silu(source), change)
+            count += within
+            _torch.evict([made])
+            same = same and torch.equal(made, expected)
+    return count, same
+
+
+def given_away_meanwhile(path: Path) -> tuple[int, bool]:
+    """Another thread gets an operand's memory as an array while the operator runs, and reads a file into it afterwards.
+    Return how many arrays were made within an operator, and whether all of the file was read each time."""
+    source, arrays = torch.rand(2**25), list[Any]()
+    path.write_bytes(bytes(source.nbytes))
+    count, whole = 0, True
+    with ebbtide.Session(fast="2GiB"), recipes(0):
+        for _ in range(10):
+            operand = source.clone()
+            made, within = at_the_same_time(
+                lambda: nn.functional.silu(operand),  # noqa: B023
+                lambda: arrays.append(operand.numpy()),  # noqa: B023
+            )
+            count += within
+            with path.open("rb", buffering=0) as file:
+                whole = whole and file.readinto(arrays.pop()) == source.nbytes
+            del made
+    return count, whole
+
+
+def warned_of_once() -> tuple[int, float]:
+    """An operator warns, which the script ignores there and makes an error elsewhere. Return how many of its results
+    were made anew, and what one of them has."""
+    warnings.simplefilter("error")
+    with ebbtide.Session(fast="1GiB"), recipes(0):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = torch.rand(1, WHOLE, WHOLE).std(0)
+        before = _torch.counters()["made_anew_bytes"]
+        _torch.evict([made])
+        found = float(made.nan_to_num(3)[5, 5])
+    return _torch.counters()["made_anew_bytes"] > before, found
+
+
+def fork_after_another_handler() -> int:
+    """A C library takes the handler of faults away while something is to be made anew. Return the status of a child
+    that is forked then, and reads it."""
+    with ebbtide.Session(fast="1GiB"), recipes(0):
+        _, _, made = made_of_two(WHOLE)
+        expected = made[5, 5].item()
+        _torch.evict([made])
+        assert not _torch.is_resident(made)
+        ctypes.CDLL(None).signal(signal.SIGSEGV, ctypes.c_void_p(0))
+        child = os.fork()
+        if child == 0:
+            os._exit(made[5, 5].item() != expected)
+        return os.waitpid(child, 0)[1]

@@ -112,6 +112,26 @@ def test_other_settings_of_pytorch_are_an_error_and_not_another_number() -> None
         child.run("making_anew:precision_changes", "C++", env={"EBBTIDE_POLICY": "demand"})
 
 
+def test_what_was_called_before_a_setting_changed_is_not_made_anew_after_it() -> None:
+    count, same = child.run("cases_recipes:called_before_a_change", env={"EBBTIDE_POLICY": "demand"})
+    assert count > 0
+    assert same
+
+
+def test_memory_that_another_thread_gets_while_an_operator_reads_it_stays_writable(tmp_path: Path) -> None:
+    count, whole = child.run("cases_recipes:given_away_meanwhile", tmp_path / "data", env={"EBBTIDE_POLICY": "demand"})
+    assert count > 0
+    assert whole
+
+
+def test_what_an_operator_warned_of_is_not_said_again_where_it_makes_contents_anew() -> None:
+    assert child.run("cases_recipes:warned_of_once", env={"EBBTIDE_POLICY": "demand"}) == (True, 3)
+
+
+def test_a_fork_makes_what_is_away_though_another_library_has_taken_the_handler_of_faults() -> None:
+    assert child.run("cases_recipes:fork_after_another_handler", env={"EBBTIDE_POLICY": "demand"}) == 0
+
+
 def test_an_operator_that_is_left_out_makes_nothing_anew() -> None:
     assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand"}) == 1
     assert child.run("making_anew:made_by_mul", env={"EBBTIDE_POLICY": "demand", "EBBTIDE_REMAKE": "-aten::mul"}) == 0

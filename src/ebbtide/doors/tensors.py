@@ -47,8 +47,8 @@ def guard_settings() -> None:
     """Put the wrappers of those settings in place. What is to be made anew is made before a change of one, too."""
     if "settings" not in _guarded:
         _guarded.add("settings")
-        InFrontOf.SETTINGS.install(_before_a_setting)
-        InFrontOf.KERNELS.install(_before_other_kernels)
+        InFrontOf.SETTINGS.install(_around_a_setting)
+        InFrontOf.KERNELS.install(_around_other_kernels)
 
 
 def compiled_calls() -> int:
@@ -75,16 +75,22 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _before_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _torch.make_all()
-    return _all_first(original, *args, **kwargs)
-
-
-def _before_other_kernels(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _around_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _torch.begin_change()
     try:
-        return _before_a_setting(original, *args, **kwargs)
+        return _all_first(original, *args, **kwargs)
     finally:
-        _torch.look_again_what_repeats()
+        _torch.end_change()
+
+
+def _around_other_kernels(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def change(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _torch.look_again_what_repeats()
+
+    return _around_a_setting(change, *args, **kwargs)
 
 
 def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
