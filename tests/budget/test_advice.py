@@ -94,3 +94,12 @@ def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
     assert "without Ebbtide" not in str(narrow)
     for need in (replace(small, peak_bytes=200 * MIB), replace(small, peak_bytes=0)):
         assert "without Ebbtide" not in str(process_too_small(200 * MIB, 300 * MIB, need, planning_bytes=24 * MIB))
+
+
+def test_a_fused_update_of_one_large_tensor_is_told_of_smaller_pieces() -> None:
+    need = Need("aten::_fused_adamw_", 168 * MIB, 168 * MIB, 26 * MIB, 168 * MIB)
+    assert "of 26.0 MiB at most: EBBTIDE_PIECE=4MiB makes them smaller" in str(
+        arena_too_small(84 * MIB, 168 * MIB, need)
+    )
+    for other in (replace(need, operator="aten::addmm"), replace(need, largest_bytes=4 * MIB)):
+        assert "EBBTIDE_PIECE" not in str(arena_too_small(84 * MIB, 168 * MIB, other))

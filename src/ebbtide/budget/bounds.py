@@ -30,6 +30,8 @@ _MARGIN_PART = 128
 
 _GATHERS = re.compile("embedding|gather|index|select|take")
 """Operators that may use a few rows of a large tensor."""
+_SMALLER_PIECE = 4 * MIB
+"""Fused updates need two pieces of each tensor at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,8 @@ def _plain_bytes(minimum: int, rest_bytes: int, need: Need, limit: MemoryLimit |
 
 
 def _advice(need: Need) -> str:
-    """Advise what else helps, in three cases: ``keep`` holds most of the need; an operation uses little of its
-    storages; or one of them is most of what it needs."""
+    """Advise what else helps, in four cases: ``keep`` holds most of the need; an operation uses little of its
+    storages; one of them is most of what it needs; or it goes through large pieces."""
     if need.kept_bytes > need.nbytes // 2:
         return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."
     if need.used_bytes < need.operand_bytes // 2:
@@ -232,5 +234,10 @@ def _advice(need: Need) -> str:
         return (
             f"One tensor of {format_bytes(need.largest_bytes)} is most of it: if only a few rows of that are used, "
             "keep it in NumPy or a file."
+        )
+    if "_fused_" in need.operator and need.largest_bytes >= 2 * _SMALLER_PIECE:
+        return (
+            "Each tensor that it updates is there in two pieces at once, of "
+            f"{format_bytes(need.largest_bytes)} at most: EBBTIDE_PIECE={_SMALLER_PIECE // MIB}MiB makes them smaller."
         )
     return ""
