@@ -125,7 +125,7 @@ bool install_fault_handler(Arena& arena) {
   if (guarded.load(std::memory_order_acquire) == &arena && fault_handler_on_top()) return false;
   std::lock_guard lock(installing);
   if (guarded.exchange(&arena, std::memory_order_acq_rel) == nullptr) {
-    // Operators make what is away, and look whether the handler is on top.
+    // Before the lock: operators make what is away, and they may take it to put the handler on top.
     pthread_atfork([] { guarded.load()->make_before_fork(), installing.lock(), guarded.load()->before_fork(); },
                    [] { guarded.load()->after_fork_in_parent(), installing.unlock(); },
                    [] { guarded.load()->after_fork_in_child(), new (&installing) std::mutex; });

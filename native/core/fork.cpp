@@ -67,7 +67,7 @@ void Arena::inherit(bool inherited) {
   }
 }
 
-// Nobody makes it in the child. On another thread: one that has shared its work with others hangs when it does so in a child.
+// Nobody makes in the child what is away. On another thread: one that has shared its work with others hangs when it does so in a child.
 void Arena::make_before_fork() {
   if (!in_child_ && moves_.unmade() > 0) std::thread(options_.make_all).join();
 }

@@ -511,9 +511,10 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "begin_change",
       [] {
+        begin_change();
         look_again_who_rounds();
         look_again_who_keeps_threads();
-        begin_change();
+        if (watch().on()) make_all();
       },
       py::call_guard<py::gil_scoped_release>());
   m.def("end_change", &end_change);

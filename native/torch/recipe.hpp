@@ -45,7 +45,8 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-// Changes of settings and kernels, by any thread. What is called before the end of one that begins meanwhile has no recipe.
+// Changes of settings and kernels, by any thread. An operator keeps no recipe where one is under way as it begins, or begins before it
+// ends.
 inline std::atomic<std::uint64_t> changes_begun = 0, changes_ended = 0;
 
 struct Recipe;

@@ -54,6 +54,9 @@ bool guard_what_it_reads(const Recipe& recipe) {
   return true;
 }
 
+// Others may have got its address since it was guarded.
+bool is_read_again(const Held& held) { return recipe_memory()->may_be_read_again(held.address); }
+
 // A storage that has a Python object takes Python's lock as it goes. Who waits for this thread may hold it: a fork that waits for all
 // to be made, or a region of OpenMP that waits for its threads.
 bool leaves() { return leaves_references || PyGILState_GetThisThreadState() == nullptr; }
@@ -112,7 +115,7 @@ void put_on(RecipePointer recipe, const RecipePointer& before) {
   {
     std::lock_guard lock(tables_mutex);
     found = take(address, nullptr);
-    if (is_guarded && found == before && recipe->changes == changes_begun &&
+    if (is_guarded && found == before && recipe->changes == changes_begun && std::ranges::all_of(recipe->held, is_read_again) &&
         std::ranges::all_of(recipe->calls.back().ingredients, is_good)) {
       for (const Held& held : recipe->held) readers[held.address].push_back(address);
       recipes[address] = recipe;

@@ -23,6 +23,7 @@
 
 #include "device_memory.hpp"
 #include "recipe_memory.hpp"
+#include "repeatable.hpp"
 
 namespace ebbtide {
 
@@ -356,11 +357,11 @@ void begin_recipe(const std::shared_ptr<Recipe>& recipe, const RecipePointer& be
 // ---- operators
 
 std::unique_ptr<KeptCall> KeptCall::of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments,
-                                       RecipePointer changed) {
+                                       RecipePointer changed, std::uint64_t version) {
   auto made = changed != nullptr ? std::make_shared<Recipe>(*changed) : std::make_shared<Recipe>();
   // Than its kernel: a mode calls that, or others.
   bool is_more = c10::impl::TorchDispatchModeTLS::any_modes_set() || is_cast(op) || saves_by_hooks();
-  bool changes = changes_ended != made->changes || made->settings != Settings();
+  bool changes = changes_ended != made->changes || version != version_of_operators() || made->settings != Settings();
   if (is_more || changes || !computes_as_usual() || !add_call(*made, op, arguments)) {
     if (changed != nullptr) give_up(take_off(changed->address));
     return nullptr;
@@ -455,10 +456,7 @@ void want_all_recipes(bool all, unsigned one_in) {
 
 void check_what_is_made(bool check) { checks_what_is_made = check; }
 
-void begin_change() {
-  ++changes_begun;
-  make_all();
-}
+void begin_change() { ++changes_begun; }
 
 void end_change() { ++changes_ended; }
 

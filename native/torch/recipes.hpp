@@ -30,7 +30,7 @@ class KeptCall {
   // Of the operator that has just begun. What it changes in place has this recipe, or none. Null: it cannot be called again like
   // this, and what it changes has no recipe any more.
   static std::unique_ptr<KeptCall> of(const c10::OperatorHandle& op, at::ArrayRef<const c10::IValue> arguments,
-                                      RecipePointer changed);
+                                      RecipePointer changed, std::uint64_t version);
   ~KeptCall();  // it has ended: keeps the recipes
 
  private:
@@ -62,7 +62,8 @@ void ask_to_make(const void* address, bool to_write);
 // Makes all that is away, before a fork and at a session's end, and forgets all recipes.
 void make_all();
 
-// Before a change of settings or kernels, and after it: as make_all, and what is called meanwhile has no recipe.
+// Come before and after a change of settings or kernels, of which the first MUST have all made. Operators that are under way, and
+// those that are called meanwhile, keep no recipe.
 void begin_change();
 void end_change();
 

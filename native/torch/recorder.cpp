@@ -359,7 +359,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   ++depth;
   bool makes =
       keeps_recipes && treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
-  if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed));
+  if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed), treatment.version);
   if (tape.records() && !off_the_record) {
     static thread_local Description description;
     tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());

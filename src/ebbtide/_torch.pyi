@@ -322,7 +322,7 @@ def make_all() -> None:
     """Make all that is to be made anew, and let go of what that takes."""
 
 def begin_change() -> None:
-    """Make all that, before a change of settings or kernels. What is called until ``end_change`` has no recipe."""
+    """Make all that, before settings or kernels change. Operators before ``end_change`` cannot be made anew."""
 
 def end_change() -> None: ...
 def all_have_rounded_as_usual() -> None:

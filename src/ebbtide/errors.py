@@ -95,8 +95,9 @@ class BudgetError(EbbtideError):
         if self.plain_bytes:
             plain = format_bytes(self.plain_bytes)
             return (
-                f"{refused}. What has run so far takes about {plain} without Ebbtide: run the script as it is. If "
-                f"later steps are larger, {option('fast', self.minimum_fast)} works for what has run so far."
+                f"{refused}. What has run so far takes about {plain} without Ebbtide: run the script as it is, unless "
+                f"later steps take more. A budget that works for what has run so far is "
+                f"{format_bytes(self.minimum_bytes)}: use {option('fast', self.minimum_fast)} or more."
             )
         outside = "the process holds more outside the tensors that can be moved"
         use = f"use {option('fast', self.minimum_fast)}" + (" or more" if self.minimum_fast != "100%" else "")

@@ -86,7 +86,8 @@ def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
     error = process_too_small(200 * MIB, 300 * MIB, small, planning_bytes=24 * MIB)
     said = (
         "a budget of 200 MiB is too small. What has run so far takes about 324 MiB without Ebbtide: run the script as "
-        'it is. If later steps are larger, fast="347MiB" works for what has run so far.'
+        "it is, unless later steps take more. A budget that works for what has run so far is 347 MiB: use "
+        'fast="347MiB" or more.'
     )
     assert str(error) == str(StepTooLargeError(*error.args)).partition(" (PyTorch")[0] == said
     narrow = process_too_small(200 * MIB, 300 * MIB, small, 24 * MIB, MemoryLimit(250 * MIB, "this container"))
@@ -98,7 +99,7 @@ def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:
 
 def test_a_fused_update_of_one_large_tensor_is_told_of_smaller_pieces() -> None:
     need = Need("aten::_fused_adamw_", 168 * MIB, 168 * MIB, 26 * MIB, 168 * MIB)
-    assert "of 26.0 MiB at most: EBBTIDE_PIECE=4MiB makes them smaller" in str(
+    assert "of 26.0 MiB at most: EBBTIDE_PIECE=4MiB makes these smaller" in str(
         arena_too_small(84 * MIB, 168 * MIB, need)
     )
     for other in (replace(need, operator="aten::addmm"), replace(need, largest_bytes=4 * MIB)):

@@ -128,12 +128,22 @@ def within_a_parallel_region() -> tuple[bool, int]:
         return torch.equal(found[0], plain), kept[0]
 
 
-def at_the_same_time(call: Callable[[], Tensor], other: Callable[[], object]) -> tuple[Tensor, bool]:
+def kept_in(call: Callable[[], Tensor]) -> float:
+    """Return the seconds of an operator whose result has a recipe."""
+    kept, began = _torch.recipes(), time.perf_counter()
+    made = call()
+    took = time.perf_counter() - began
+    assert _torch.recipes() > kept
+    del made
+    return took
+
+
+def at_the_same_time(call: Callable[[], Tensor], other: Callable[[], object], after_s: float) -> tuple[Tensor, bool]:
     """Return what an operator makes, and whether another thread's call began and ended within it."""
     times = list[float]()
 
     def on_the_other_thread() -> None:
-        time.sleep(0.005)
+        time.sleep(after_s)
         times.append(time.perf_counter())
         other()
         times.append(time.perf_counter())
@@ -153,9 +163,10 @@ def called_before_a_change() -> tuple[int, bool]:
     source = torch.rand(2**25)
     expected, count, same = nn.functional.silu(source), 0, True
     with ebbtide.Session(fast="2GiB"), recipes(1):
+        after_s = kept_in(lambda: nn.functional.silu(source)) / 4
         for trial in range(10):
             change = partial(torch.use_deterministic_algorithms, trial % 2 == 0)
-            made, within = at_the_same_time(lambda: nn.functional.silu(source), change)
+            made, within = at_the_same_time(lambda: nn.functional.silu(source), change, after_s)
             count += within
             _torch.evict([made])
             same = same and torch.equal(made, expected)
@@ -169,11 +180,13 @@ def given_away_meanwhile(path: Path) -> tuple[int, bool]:
     path.write_bytes(bytes(source.nbytes))
     count, whole = 0, True
     with ebbtide.Session(fast="2GiB"), recipes(0):
+        after_s = kept_in(lambda: nn.functional.silu(source)) / 4
         for _ in range(10):
             operand = source.clone()
             made, within = at_the_same_time(
                 lambda: nn.functional.silu(operand),  # noqa: B023
                 lambda: arrays.append(operand.numpy()),  # noqa: B023
+                after_s,
             )
             count += within
             with path.open("rb", buffering=0) as file:
@@ -182,9 +195,9 @@ def given_away_meanwhile(path: Path) -> tuple[int, bool]:
     return count, whole
 
 
-def warned_of_once() -> tuple[int, float]:
-    """An operator warns, which the script ignores there and makes an error elsewhere. Return how many of its results
-    were made anew, and what one of them has."""
+def warned_of_once() -> tuple[bool, float]:
+    """An operator warns, which the script ignores there and makes an error elsewhere. Tell whether its result was made
+    anew, and return an element of it."""
     warnings.simplefilter("error")
     with ebbtide.Session(fast="1GiB"), recipes(0):
         with warnings.catch_warnings():
@@ -209,3 +222,26 @@ def fork_after_another_handler() -> int:
         if child == 0:
             os._exit(made[5, 5].item() != expected)
         return os.waitpid(child, 0)[1]
+
+
+def a_setting_changes_in_a_child() -> bool:
+    """A recipe reads a parameter, and nothing is away. Tell whether a forked child that changes a setting, as every
+    worker of a DataLoader does, is refused that parameter's bytes still."""
+    net = nn.Linear(WHOLE, WHOLE, bias=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with ebbtide.Session(fast="1GiB") as session:
+        for _ in range(2):
+            with session.step():
+                net(torch.rand(8, WHOLE)).sum().backward()
+                optimizer.step()
+        with recipes(0):
+            before = _torch.recipes()
+            made = net.weight.detach() * 2
+            assert _torch.recipes() > before
+            child = os.fork()
+            if child == 0:
+                torch.set_num_threads(1)
+                os._exit(0 if net.weight[5, 5].item() == 0 else 1)
+            status = os.waitpid(child, 0)[1]
+            assert made[5, 5] == net.weight[5, 5] * 2
+    return os.WIFSIGNALED(status)

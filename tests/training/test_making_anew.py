@@ -128,6 +128,10 @@ def test_what_an_operator_warned_of_is_not_said_again_where_it_makes_contents_an
     assert child.run("cases_recipes:warned_of_once", env={"EBBTIDE_POLICY": "demand"}) == (True, 3)
 
 
+def test_a_child_that_changes_a_setting_is_refused_training_state_still() -> None:
+    assert child.run("cases_recipes:a_setting_changes_in_a_child", env={"EBBTIDE_POLICY": "demand"})
+
+
 def test_a_fork_makes_what_is_away_though_another_library_has_taken_the_handler_of_faults() -> None:
     assert child.run("cases_recipes:fork_after_another_handler", env={"EBBTIDE_POLICY": "demand"}) == 0
 

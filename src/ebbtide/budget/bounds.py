@@ -237,7 +237,7 @@ def _advice(need: Need) -> str:
         )
     if "_fused_" in need.operator and need.largest_bytes >= 2 * _SMALLER_PIECE:
         return (
-            "Each tensor that it updates is there in two pieces at once, of "
-            f"{format_bytes(need.largest_bytes)} at most: EBBTIDE_PIECE={_SMALLER_PIECE // MIB}MiB makes them smaller."
+            "The update has two pieces of each tensor in memory at once, or all of a small one, of "
+            f"{format_bytes(need.largest_bytes)} at most: EBBTIDE_PIECE={_SMALLER_PIECE // MIB}MiB makes these smaller."
         )
     return ""

@@ -76,8 +76,8 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _around_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _torch.begin_change()
     try:
+        _torch.begin_change()  # may take a while, and Ctrl-C comes as it ends
         return _all_first(original, *args, **kwargs)
     finally:
         _torch.end_change()
