@@ -146,9 +146,9 @@ TEST(what_others_have_the_address_of_is_not_guarded) {
   Arena& arena = arena_with_maker(0);
   auto* mine = static_cast<char*>(arena.allocate(kMiB));
   CHECK(arena.pin(mine) == 0 && !arena.guard(mine));
-  int pipe_of_zeros = open("/dev/zero", O_RDONLY);
-  CHECK(read(pipe_of_zeros, mine, kMiB) == static_cast<ssize_t>(kMiB));  // the kernel writes to what is writable alone
-  close(pipe_of_zeros);
+  int zeros = open("/dev/zero", O_RDONLY);
+  CHECK(read(zeros, mine, kMiB) == static_cast<ssize_t>(kMiB));  // the kernel writes to what is writable alone
+  close(zeros);
   arena.unpin(mine);
   CHECK(arena.guard(mine));
   arena.unguard(mine);

@@ -169,6 +169,7 @@ def called_before_a_change() -> tuple[int, bool]:
             made, within = at_the_same_time(lambda: nn.functional.silu(source), change, after_s)
             count += within
             _torch.evict([made])
+            assert not _torch.is_resident(made)
             same = same and torch.equal(made, expected)
     return count, same
 

@@ -85,9 +85,11 @@ def check_plan(plan: Plan, trace: Trace, machine: Machine, page_bytes: PageSize 
     found = [violation for stay in others for violation in _bounds(stay, trace, tiers)]
     if found:
         return tuple(found)
+    whole = plan
     plan, trace, was = split_plan(plan, trace)
+    if plan is not whole:
+        still = _lie_still(plan, trace, machine)
     found += _unpacked(plan, trace, machine)
-    still = _lie_still(plan, trace, machine)
     by_storage: dict[int, list[Stay]] = {number: [] for number in np.flatnonzero(~still).tolist()}
     for stay in plan.stays:
         if not still[stay.storage]:

@@ -155,8 +155,8 @@ class Split:
     def still_stays(self, still: StayColumns) -> StayColumns:
         """Return the stays of a split step in which nothing moves, from those of the step as it was: one for each
         storage, in their order."""
-        rows, scratch = self.trace.storages, [storage for _, storage in self.scratch.values()]
-        of = np.concatenate((self.of[: len(self.of) - len(scratch)], np.array(scratch, dtype=np.int64)))
+        rows, of = self.trace.storages, self.of.copy()
+        of[[*self.scratch]] = [storage for _, storage in self.scratch.values()]
         return StayColumns(np.arange(len(rows)), still.tier[of], rows.birth, rows.birth, rows.death)
 
     def split_stays(self, stays: Iterable[Stay]) -> tuple[Stay, ...]:
