@@ -46,6 +46,7 @@ struct RecordedStorage {
   Kind kind = Kind::Other;
   std::uint32_t birth = kNever;       // tick; kNever: before the step
   std::uint32_t allocation = kNever;  // kNever: not by the step's thread within the step
+  std::uint32_t depth = 0;            // how many operators its thread was in
   std::uint32_t death = kNever;       // first tick without it; kNever: it outlived the step
   bool scratch = false;               // in use all its life: born and gone within one operator, or pinned since before
   std::uint32_t module = 0;           // in names: where it was born

@@ -35,6 +35,7 @@ void check(const Schedule& s, Rank slowest) {
   for (const ScheduledStorage& storage : s.storages) {
     check(std::ranges::is_sorted(storage.uses), "uses are not in the order of their ticks");
     check(storage.begins <= slowest, "a storage begins on a tier that is not there");
+    check(storage.maker == kNever || storage.maker < s.n_ticks, "what makes a storage is out of range");
   }
 }
 
@@ -49,7 +50,7 @@ std::size_t Replay::load(Schedule schedule) {
   script.late.resize(n);
   script.makers.resize(script.schedule.n_ticks);
   for (const ScheduledStorage& storage : script.schedule.storages) {
-    if ((storage.made_anew || storage.ingredient) && storage.birth != kNever) script.makers[storage.birth] = true;
+    if (storage.maker != kNever) script.makers[storage.maker] = true;
   }
   std::unordered_map<std::uint64_t, std::uint32_t> by_serial;
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -248,7 +249,7 @@ bool Replay::is_bound(const Block& b, BlockId id) const {
 }
 
 bool Replay::wants_recipe(const Block& b, BlockId id) const {
-  return is_ingredient(b, id) || (is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].made_anew);
+  return is_bound(b, id) && scripts_[*active_].schedule.storages[b.scheduled].maker != kNever;
 }
 
 bool Replay::is_ingredient(const Block& b, BlockId id) const {

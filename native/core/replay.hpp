@@ -25,8 +25,10 @@ struct ScheduledStorage {
   std::uint32_t birth = kNever;  // clock of its allocation, if it has one
   std::vector<std::uint32_t> uses;  // ticks, ascending
   Rank begins = kFast;  // the fastest tier that has it when it is born, or at tick 0
-  bool made_anew = false;  // it leaves fast memory without a copy, and is made anew for its next use [Note: recipes]
-  bool ingredient = false;  // it dies, or is away, before what is made of it is made anew: that makes it, too
+  // The tick of the operator that makes it, whose call is to be kept: it leaves fast memory without a copy later, and is made anew
+  // for its next use [Note: recipes].
+  std::uint32_t maker = kNever;
+  bool ingredient = false;  // or it dies, or is away, before what is made of it is made anew: that makes it, too
 };
 
 struct Schedule {
@@ -96,7 +98,7 @@ class Replay {
   struct Script {
     Schedule schedule;
     std::vector<Bound> bound;  // by storage
-    std::vector<bool> makers;  // by tick: something is born at it that is to have a recipe
+    std::vector<bool> makers;  // by tick: its operator makes something that is to have a recipe
     std::vector<Late> late;  // by storage, in this step
     std::vector<Command> best;  // the commands of the step with the least stall, their headroom, and that stall
     std::vector<std::uint64_t> best_headroom;

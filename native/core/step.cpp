@@ -111,7 +111,8 @@ void Step::born(BlockId id, bool in_operator) {
   if (off_the_record) return;
   b.born_in_operator = in_operator;
   b.scheduled = kNever;
-  b.recorded = tape_.born(b.serial, b.nbytes, b.is_piece() ? b.line : tape_.line(), b.whole);
+  std::size_t depth = this_operator_stack().operators.size();
+  b.recorded = tape_.born(b.serial, b.nbytes, depth, b.is_piece() ? b.line : tape_.line(), b.whole);
   if (!tape_.on_step_thread()) return;
   bool followed = replay_.active();
   replay_.on_allocate(id, b.nbytes);

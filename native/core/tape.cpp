@@ -110,7 +110,7 @@ std::uint32_t Tape::was_there(std::uint64_t serial, std::uint64_t nbytes, bool s
 
 LineOf Tape::line() const { return {recording_ && on_step_thread() ? recording_->line : 0, recordings_}; }
 
-std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line, std::uint64_t whole) {
+std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, std::size_t depth, LineOf line, std::uint64_t whole) {
   if (!in_step_) return kNever;
   std::uint32_t allocation = on_step_thread() ? clock_.allocation++ : kNever;
   if (!recording_) return kNever;
@@ -118,6 +118,7 @@ std::uint32_t Tape::born(std::uint64_t serial, std::uint64_t nbytes, LineOf line
                                   .nbytes = nbytes,
                                   .birth = clock_.tick,
                                   .allocation = allocation,
+                                  .depth = static_cast<std::uint32_t>(depth),
                                   .module = recording_->module,
                                   .line = line.recording == recordings_ ? line.number : 0,
                                   .thread = thread_number(),

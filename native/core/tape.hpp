@@ -55,9 +55,8 @@ class Tape {
   // Storages by their numbers in the recording; kNever: they have none.
   std::uint32_t was_there(std::uint64_t serial, std::uint64_t nbytes, bool scratch = false,
                           std::uint64_t whole = 0);  // before the step
-  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes) { return born(serial, nbytes, line()); }
-  // Made there, before it is born; a piece of this storage, if it is one.
-  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes, LineOf line, std::uint64_t whole = 0);
+  // Within so many operators of the calling thread, at this line; a piece of this storage, if it is one.
+  std::uint32_t born(std::uint64_t serial, std::uint64_t nbytes, std::size_t depth, LineOf line, std::uint64_t whole = 0);
   LineOf line() const;  // of what is made now
   void died(std::uint32_t storage, Kind kind, bool scratch, std::uint64_t serials);
   void is(std::uint32_t storage, Kind kind);

@@ -169,7 +169,7 @@ void DeviceMemory::add_births(Stack& stack, bool in_operator) {
     if (b.generation != generation) continue;
     places_[id].is_new = false;
     places_[id].is_pinned_for_good |= captured;
-    b.recorded = off_the_record ? kNever : tape_.born(b.serial, b.nbytes);
+    b.recorded = off_the_record ? kNever : tape_.born(b.serial, b.nbytes, stack.operators.size(), tape_.line());
     b.scheduled = kNever;
     if (tape_.on_step_thread()) {
       bool followed = replay_.active();

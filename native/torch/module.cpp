@@ -147,10 +147,10 @@ std::size_t load_schedule(const py::object& columns) {
     s.storages[narrow<std::uint32_t>(use_storage[i], last)].uses.push_back(number(use_tick[i]));
   simulate::Commands made = commands_of(columns.attr("commands"));
   s.commands = std::move(made.rows);
-  ColumnOf made_anew = column("made_anew"), ingredient = column("ingredient");
-  require_same_length(nbytes, made_anew), require_same_length(nbytes, ingredient);
+  ColumnOf maker = column("maker"), ingredient = column("ingredient");
+  require_same_length(nbytes, maker), require_same_length(nbytes, ingredient);
   for (std::size_t i = 0; i < nbytes.size(); ++i) {
-    s.storages[i].made_anew = made_anew[i] != 0;
+    s.storages[i].maker = number(maker[i]);
     s.storages[i].ingredient = ingredient[i] != 0;
   }
   std::ranges::sort(made.begins, std::greater{}, &simulate::Begin::tier);

@@ -159,7 +159,7 @@ void PlainRecorder::each_piece(const Operand& operand, Visit visit) {
 void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born, LineOf line) {
   if (auto stale = live_.find(address); stale != live_.end()) ended(stale);  // whose end was not seen
   live.serial = ++serials_;
-  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, line, live.whole)
+  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, this_thread.running.size(), line, live.whole)
                           : tape_.was_there(live.serial, live.nbytes, false, live.whole);
   if (live.recorded != kNever && live.born_in_operator) {
     this_thread.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});

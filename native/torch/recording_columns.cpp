@@ -45,6 +45,7 @@ py::object as_columns(const Recording& r) {
   d["kind"] = column(r.storages, [](auto& s) { return static_cast<int>(s.kind); });
   d["birth"] = column(r.storages, [](auto& s) { return s.birth; });
   d["allocation"] = column(r.storages, [](auto& s) { return s.allocation; });
+  d["depth"] = column(r.storages, [](auto& s) { return s.depth; });
   d["death"] = column(r.storages, [](auto& s) { return s.death; });
   d["scratch"] = column(r.storages, [](auto& s) { return static_cast<int>(s.scratch); });
   d["thread"] = column(r.storages, [](auto& s) { return s.thread; });

@@ -52,7 +52,7 @@ def made_steps(draw: st.DrawFn, most_ticks: int = 14, parameters: int = 2) -> Tr
                 draw(sizes), StorageKind.ACTIVATION, tick, tick + 1, piece_of=len(rows) if pieces > 1 else None
             )
             uses |= {(len(rows) + at, tick): W for at in range(pieces)}
-            rows += [replace(made, allocation=at) for at in range(pieces)]
+            rows += [replace(made, allocation=at, maker=tick) for at in range(pieces)]
         elif does in ("changes", "odd") and known:
             mode = R | W if does == "changes" else W
             uses |= {(piece, tick): mode for piece in used(draw(st.sampled_from(known)))}
@@ -100,5 +100,6 @@ def halved(trace: Trace) -> Trace:
 def repeating(trace: Trace) -> Trace:
     """The step, whose forward pass repeats, with a place on the clock for all that it makes."""
     rows, forward = trace.storages, np.arange(len(trace.ticks)) < len(trace.ticks) * 2 // 5
-    places = np.where(rows.persistent, -1, np.arange(len(rows)))
-    return replace(trace, ticks=replace(trace.ticks, repeats=forward), storages=replace(rows, allocation=places))
+    places, makers = np.where(rows.persistent, -1, (np.arange(len(rows)), rows.birth))
+    storages = replace(rows, allocation=places, maker=makers)
+    return replace(trace, ticks=replace(trace.ticks, repeats=forward), storages=storages)

@@ -171,7 +171,7 @@ NO_ARRAYS = [
         (in_archive("header.npy", bytes(80), zipfile.ZIP_BZIP2), "packed by a method"),
         (in_archive("header.npy", bytes(80), zipfile.ZIP_LZMA), "packed by a method"),
         (in_archive("header.npy", bytes(80_000_000)), "claims 80000000 bytes"),
-        (changed(lambda header: header.update(version=11)), "of version 11, and this Ebbtide reads version 12: write"),
+        (changed(lambda header: header.update(version=12)), "of version 12, and this Ebbtide reads version 13: write"),
         (packed(b"[" * 100_000, {}), "header is damaged"),
         (packed(b"\xff{}", {}), "header is damaged"),
         (packed(b'{"kind":' + b"9" * 5000 + b"}", {}), "header is damaged"),

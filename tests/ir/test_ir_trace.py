@@ -112,6 +112,8 @@ SPAN = Span("compute", SpanKind.COMPUTE, 0, 10)
         (lambda: Storages.from_rows([Storage(1, StorageKind.OTHER, 3, 3)]), "death"),
         (lambda: Storages.from_rows([replace(BLOCK, allocation=-2)]), "allocation"),
         (lambda: Storages.from_rows([replace(WEIGHT, allocation=0)]), "not allocated"),
+        (lambda: Storages.from_rows([replace(BLOCK, maker=BLOCK.birth + 1)]), "an operator allocates"),
+        (lambda: Storages.from_rows([replace(BLOCK, allocation=None, maker=0)]), "an operator allocates"),
         (lambda: trace_of(0, [], []), "at least one tick"),
         (lambda: trace_of(5, [WEIGHT], []), "not the whole step"),
         (lambda: trace_of(2, [BLOCK], []), "born at tick 2 of 2"),

@@ -27,14 +27,14 @@ MUL, RELU_, LOSS = "aten::mul", "aten::relu_", "loss"
 
 
 def activation(birth: int, death: int, nbytes: int = 100, at: int = 0) -> Storage:
-    return Storage(nbytes, StorageKind.ACTIVATION, birth, death, allocation=at)
+    return Storage(nbytes, StorageKind.ACTIVATION, birth, death, allocation=at, maker=birth)
 
 
 def plain() -> Trace:
     """Storage 1 is made of a parameter at tick 0, changed in place at 1, and used at 2 and at 6, which takes 6 ns."""
     ticks = [Tick(10 * (at + 1), MUL, repeats=at in (0, 1)) for at in range(8)]
     uses = [(0, 0, R), (0, 7, R | W), (1, 0, W), (1, 1, R | W), (1, 2, R), (1, 6, R)]
-    return step_of(ticks, [parameter(50, 8), activation(0, 7)], uses)
+    return step_of(ticks, [parameter(5_000, 8), activation(0, 7)], uses)
 
 
 def test_what_repeats_is_made_anew_by_the_operators_that_made_it() -> None:
@@ -66,14 +66,12 @@ def with_tick(trace: Trace, at: int, **changes: object) -> Trace:
         changed(plain(), uses=[(1, 1, W)]),  # may leave a part as it was, or not
         changed(plain(), uses=[(0, 4, R | W)]),  # its input is another one by then
         changed(plain(), uses=[(0, 6, R | W)]),
-        changed(plain(), [parameter(8, 8)], [(2, 1, R), (2, 4, R | W)]),  # of tick 1
-        changed(plain(), [Storage(9, StorageKind.OTHER, 0, 8, scratch=True)], [(2, 1, R)]),
+        changed(plain(), [parameter(8_000, 8)], [(2, 1, R), (2, 4, R | W)]),  # of tick 1
+        changed(plain(), [Storage(9_000, StorageKind.OTHER, 0, 8, scratch=True)], [(2, 1, R)]),
         replace(
             plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], scratch=True)])
         ),
-        replace(
-            plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], allocation=None)])
-        ),
+        replace(plain(), storages=Storages.from_rows([plain().storages[0], replace(plain().storages[1], maker=None)])),
     ],
 )
 def test_what_cannot_be_made_as_it_was_is_moved(trace: Trace) -> None:
@@ -87,7 +85,7 @@ def test_an_input_that_lives_on_is_one() -> None:
 
 def test_what_an_operator_reads_and_writes_beside_its_result_is_no_input() -> None:
     """Batch norm's running statistics: it runs again without them, so later changes do no harm."""
-    trace = changed(plain(), [parameter(8, 8)], [(2, 0, R | W), (2, 4, R | W)])
+    trace = changed(plain(), [parameter(8_000, 8)], [(2, 0, R | W), (2, 4, R | W)])
     assert remakes_of(trace).inputs == ((0,),)
 
 
@@ -101,10 +99,38 @@ def test_an_operator_runs_again_with_all_that_runs_in_it() -> None:
     assert (found.scratch_bytes.tolist(), found.inputs) == ([20 + 60], ((),))
 
 
+def in_two() -> Trace:
+    """Tick 0 makes storage 3 of a parameter and a number. A cast of the number runs in it at 1, its copy at 2, and 3
+    is born after them. 4 is made of it, and then it dies; 4 is used at 6."""
+    operators = ((MUL, 0), ("aten::_to_copy", 1), ("aten::copy_", 2), (MUL, 0), (LOSS, 0), (LOSS, 0), (LOSS, 0))
+    ticks = [Tick(10 * (at + 1), name, depth=depth, repeats=at < 4) for at, (name, depth) in enumerate(operators)]
+    number, cast = Storage(8, StorageKind.OTHER, 0, 1, allocation=0), activation(1, 3, 2)
+    rows = [parameter(5_000, 7), number, cast, replace(activation(2, 4, 7_000), maker=0), activation(3, 7)]
+    of_a_number = [(1, 0, R), (2, 1, W), (2, 2, R | W)]
+    uses = [*of_a_number, *((0, at, R) for at in range(3)), (3, 2, W), (3, 3, R), (4, 3, W), (4, 6, R)]
+    return step_of(ticks, rows, uses)
+
+
+def test_what_is_born_after_inner_operators_is_the_outer_ones() -> None:
+    """It is made anew by the whole of it; the number, which has gone, is copied into the recipe."""
+    found = remakes_of(in_two())
+    assert (found.storage.tolist(), found.gone.tolist(), found.until.tolist()) == ([4], [4], [6])
+    assert (found.inputs, found.ingredients) == (((0,),), ((3,),))
+    assert found.time_ns.tolist() == [10 + 20 + 30 + 40]
+
+
+@pytest.mark.parametrize("maker", [None, 1, 2])
+def test_what_no_operator_or_another_allocated_is_not_made_by_it(maker: int | None) -> None:
+    """2 is an operator in place, and 1 is less than what made it: its time differs."""
+    rows = [replace(row, maker=maker) if at == 3 else row for at, row in enumerate(in_two().storages)]
+    found = remakes_of(replace(in_two(), storages=Storages.from_rows(rows)))
+    assert found.time_ns.tolist() == ([20 + 30 + 40] if maker == 1 else [])
+
+
 def chain() -> Trace:
     """0 is a parameter. 1 is made of it, 2 of 1, and 3 of 2 and 1, which then die. 3 is used at tick 9."""
     ticks = [Tick(10 * (at + 1), MUL, repeats=at < 3) for at in range(10)]
-    rows = [parameter(50, 10), activation(0, 3, 7), activation(1, 3, 30), activation(2, 10)]
+    rows = [parameter(5_000, 10), activation(0, 3, 7_000), activation(1, 3, 30_000), activation(2, 10)]
     uses = [(0, 0, R), (1, 0, W), (1, 1, R), (1, 2, R), (2, 1, W), (2, 2, R), (3, 2, W), (3, 9, R)]
     return step_of(ticks, rows, uses)
 
@@ -115,7 +141,7 @@ def test_what_has_died_is_made_first_and_lies_in_scratch() -> None:
     assert (found.storage.tolist(), found.gone.tolist(), found.until.tolist()) == ([3], [3], [9])
     assert (found.inputs, found.ingredients) == (((0,),), ((1, 2),))
     assert found.time_ns.tolist() == [10 + 10 + 20 + 30]
-    assert found.scratch_bytes.tolist() == [7 + 30 + 7]
+    assert found.scratch_bytes.tolist() == [7_000 + 30_000 + 7_000]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +158,7 @@ def test_what_has_died_and_cannot_be_made_rules_a_remake_out(trace: Trace) -> No
 def test_an_ingredient_is_what_it_was_when_it_was_read() -> None:
     """2 changes 1 in place before 3 reads it, and what does not repeat changes it later."""
     ticks = [Tick(10 * (at + 1), RELU_ if at == 1 else MUL, repeats=at < 3) for at in range(10)]
-    rows = [parameter(50, 10), activation(0, 10, 7), activation(2, 10)]
+    rows = [parameter(5_000, 10), activation(0, 10, 7_000), activation(2, 10)]
     uses = [(0, 0, R), (1, 0, W), (1, 1, R | W), (1, 2, R), (1, 4, R | W), (2, 2, W), (2, 9, R)]
     found = remakes_of(step_of(ticks, rows, uses))
     at = found.storage.tolist().index(2)
@@ -148,6 +174,7 @@ def test_a_chain_has_a_most_length() -> None:
 
     assert remakes_of(steps(16)).time_ns.tolist() == [160]
     assert not len(remakes_of(steps(17)))
+    assert not len(remakes_of(steps(2_000)))  # nor is a stack of that depth needed
 
 
 @settings(max_examples=300, deadline=None)
@@ -202,7 +229,7 @@ def in_pieces() -> Trace:
     ticks = [Tick(10 * (at + 1), RELU_ if at == 1 else MUL, repeats=at < 2) for at in range(9)]
     pieces = [replace(activation(0, 9, 2**21, at), piece_of=1) for at in range(3)]
     uses = [(0, 0, R), *((number, tick, W if tick == 0 else R) for number in (1, 2, 3) for tick in (0, 3, 7))]
-    return step_of(ticks, [parameter(50, 9), *pieces], [*uses, (2, 1, R | W), (3, 5, R)])
+    return step_of(ticks, [parameter(5_000, 9), *pieces], [*uses, (2, 1, R | W), (3, 5, R)])
 
 
 def test_pieces_are_left_together_and_made_by_operators_that_run_once() -> None:
@@ -249,7 +276,7 @@ def test_an_ingredient_in_pieces_is_made_as_a_whole() -> None:
     pieces = [replace(row, death=6) for row in in_pieces().storages if row.piece_of is not None]
     uses = [(number, tick, W if tick == 0 else R) for number in (1, 2, 3) for tick in (0, 3)]
     ticks = [replace(tick, repeats=at in (0, 1, 3)) for at, tick in enumerate(in_pieces().ticks)]
-    rows = [parameter(50, 9), *pieces, activation(3, 9)]
+    rows = [parameter(5_000, 9), *pieces, activation(3, 9)]
     trace = step_of(ticks, rows, [(0, 0, R), *uses, (2, 1, R | W), (4, 3, W), (4, 7, R)])
     found = remakes_of(trace)
     at = found.storage.tolist().index(4)
@@ -301,7 +328,7 @@ def test_its_schedule_has_a_drop_alone() -> None:
     rows = list(zip(*(column.tolist() for column in (commands.tick, commands.verb, commands.storage)), strict=True))
     assert rows == [(3, Verb.DROP, 1)]
     columns = schedule_columns(left_and_made(), plain(), disk(), [0, 0], 10**6)
-    assert columns.made_anew.tolist() == [False, True]
+    assert columns.maker.tolist() == [-1, 0]
     assert columns.ingredient.tolist() == [False, False]
 
 
@@ -311,7 +338,7 @@ def test_its_schedule_says_what_the_ingredients_are() -> None:
     plan = plan_of(trace, [*stays, Stay(3, "dram", 9, 9, 10)])
     require_valid(plan, trace, disk())
     columns = schedule_columns(plan, trace, disk(), [0, 0, 0, 0], 10**6)
-    assert columns.made_anew.tolist() == [False, False, False, True]
+    assert columns.maker.tolist() == [-1, 0, 1, 2]
     assert columns.ingredient.tolist() == [False, True, True, False]
 
 
@@ -337,7 +364,7 @@ def test_tierplan_cannot_say_it() -> None:
 def test_an_input_that_is_gone_itself_is_made_early_or_rules_a_remake_out() -> None:
     """1 is made of the parameter, and 2 of 1. Each can be made anew at 6 and at 8; 1 comes first there, or stays."""
     ticks = [Tick(10, MUL, repeats=at < 2) for at in range(10)]
-    rows = [parameter(50, 10), activation(0, 10), activation(1, 10)]
+    rows = [parameter(5_000, 10), activation(0, 10), activation(1, 10)]
 
     def uses(first: int, second: int) -> Trace:
         return step_of(ticks, rows, [(0, 0, R), (1, 0, W), (1, 1, R), (1, first, R), (2, 1, W), (2, second, R)])

@@ -39,7 +39,7 @@ def chain(length: int) -> Trace:
     """Each forward operation makes 1 MiB from the one before; the backward ones read all in reverse."""
     forward = [Tick(1000, "aten::mul", phase=Phase.FORWARD, repeats=True)] * length
     ticks = [*forward, *[Tick(2000, "aten::mul", phase=Phase.BACKWARD)] * length]
-    rows = [Storage(MIB, StorageKind.ACTIVATION, at, 2 * length - at, allocation=0) for at in range(length)]
+    rows = [Storage(MIB, StorageKind.ACTIVATION, at, 2 * length - at, allocation=0, maker=at) for at in range(length)]
     written, read = ([(at, at, W) for at in range(length)], [(at, at + 1, R) for at in range(length - 1)])
     return step_of(ticks, rows, [*written, *read, *((at, 2 * length - 1 - at, R) for at in range(length))])
 

@@ -203,8 +203,8 @@ def test_the_bound_counts_what_has_to_be_made_anew() -> None:
     n_ticks, nbytes = 6, 16 * PAGE
     ticks = [Tick(60_000 if at == 0 else 8_000, "aten::mul", repeats=at == 0) for at in range(n_ticks)]
     rows = [
-        Storage(nbytes, StorageKind.ACTIVATION, 0, 5, allocation=0),
-        Storage(nbytes, StorageKind.ACTIVATION, 2, 3, allocation=0),
+        Storage(nbytes, StorageKind.ACTIVATION, 0, 5, allocation=0, maker=0),
+        Storage(nbytes, StorageKind.ACTIVATION, 2, 3, allocation=0, maker=2),
     ]
     trace, machine = step_of(ticks, rows, [(0, 0, W), (0, 4, R), (1, 2, W)]), disk(10**8, 10**8)
     made = ebbtide(trace, machine, nbytes)

@@ -33,17 +33,29 @@ class Trained:
     summary: str
 
 
-def net() -> nn.Module:
+class ByNumbers(nn.Module):
+    """As GPT-2's GELU: each product by a number casts that first, and is born after the cast has ended."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.04 * x.pow(3))))
+
+
+def net(between: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    layers = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.SiLU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(4))
-    return nn.Sequential(*layers)
+    layers = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), between(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(4))
+    return nn.Sequential(*layers).to(dtype)
 
 
-def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> list[Tensor]:
+def train(
+    steps: int,
+    threads: Callable[[int], None] = lambda step: None,
+    between: Callable[[], nn.Module] = nn.SiLU,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
     """Return the losses, and then the weights."""
-    model, losses = net(), list[Tensor]()
+    model, losses = net(between, dtype), list[Tensor]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    inputs = torch.randn(ROWS, WIDTH)
+    inputs = torch.randn(ROWS, WIDTH, dtype=dtype)
     for step in range(steps):
         optimizer.zero_grad()
         loss = model(inputs).square().mean()
@@ -55,10 +67,10 @@ def train(steps: int, threads: Callable[[int], None] = lambda step: None) -> lis
     return [*losses, *(parameter.detach() for parameter in model.parameters())]
 
 
-def trained(fast: str, steps: int, threads: Callable[[int], None] = lambda step: None) -> Trained:
-    plain = train(steps, threads)
+def trained(fast: str, steps: int, *how: Any) -> Trained:
+    plain = train(steps, *how)
     with ebbtide.Session(fast=fast) as session:
-        ours = train(steps, threads)
+        ours = train(steps, *how)
     report = session.report()
     return Trained(
         all(map(torch.equal, plain, ours)),
@@ -66,6 +78,10 @@ def trained(fast: str, steps: int, threads: Callable[[int], None] = lambda step:
         tuple(step.evicted_bytes.total for step in report.steps),
         render_summary(report),
     )
+
+
+def trained_by_numbers(fast: str, steps: int) -> Trained:
+    return trained(fast, steps, lambda step: None, ByNumbers, torch.bfloat16)
 
 
 def with_other_threads(fast: str, steps: int) -> Trained:

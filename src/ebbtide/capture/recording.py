@@ -108,6 +108,7 @@ def capture(
         packed_bytes=np.where((packed[row] < 0) & (later >= 0), packed[later], packed[row]),
         line=names[recording.line[row]],
         piece_of=_first_pieces(recording.whole[row]),
+        maker=np.where(lives.allocation >= 0, _makers(recording)[row], NEVER),
     )
     phases = _phases(recording.tick_phase)
     ticks = Ticks(
@@ -232,6 +233,16 @@ def _first_pieces(whole: Ints) -> Ints:
     """Find for each piece the first one of its storage; -1 for what is no piece."""
     _, first, which = np.unique(whole, return_index=True, return_inverse=True)
     return np.where(whole == 0, NEVER, first[which])
+
+
+def _makers(recording: Recording) -> Ints:
+    """Find for each row the operator that allocated it: the last that began at its depth. -1 for none."""
+    found = np.full(recording.n_storages, NEVER, dtype=np.int64)
+    for depth in np.unique(recording.depth[recording.depth > 0]).tolist():
+        began = np.append(NEVER, np.flatnonzero(recording.tick_depth[1:] == depth - 1) + 1)  # tick 0 is no operator
+        rows = recording.depth == depth
+        found[rows] = began[np.searchsorted(began, recording.birth[rows], side="right") - 1]
+    return found
 
 
 def _rooms(recording: Recording, lives: _Lives, scratch: Flags) -> Ints:

@@ -28,7 +28,7 @@ from ebbtide.ir.trace import Trace
 from ebbtide.units import GIB, MIB
 from ebbtide.whole_file import is_special, write_whole
 
-VERSION = 12
+VERSION = 13
 MOST_ROWS = MIB
 _NAMES: dict[type[Trace] | type[Plan] | type[Timeline], str] = {Trace: "trace", Plan: "plan", Timeline: "timeline"}
 _HEADER = "header"

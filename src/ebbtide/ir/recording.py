@@ -36,6 +36,7 @@ class Recording:
     kind: Ints  # place in run_report.KINDS
     birth: Ints  # tick; -1: before the step
     allocation: Ints  # within tick birth; -1: not by the step's thread
+    depth: Ints  # the number of operators that its thread was in
     death: Ints  # first tick without it; -1: it outlived the step
     scratch: Ints  # 1: born and gone within one operator, or pinned when the step began
     thread: Ints  # the one that allocated it

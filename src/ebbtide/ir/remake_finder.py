@@ -10,10 +10,12 @@ import numpy as np
 
 from ebbtide.ir.base import Flags, Ints
 from ebbtide.ir.trace import Access, Storages, Trace
-from ebbtide.units import MIB
+from ebbtide.units import KIB, MIB
 
 _READ, _WRITE = int(Access.READ), int(Access.WRITE)
 _LEAST_PIECE = 2 * MIB
+_COPIED_BYTES = 4 * KIB
+"""Operands smaller than this are copied into a recipe where they do not last: no arena manages them."""
 _MOST_CALLS = 16
 """So many operators a remake has at most, as in ``native/torch/recipes.cpp``."""
 
@@ -48,7 +50,7 @@ class Finder:
             self.pieces[first].append(number)
         n_ticks = len(trace.ticks)
         self.repeats = trace.ticks.repeats.tolist()
-        self.birth, self.death = rows.birth.tolist(), rows.death.tolist()
+        self.birth, self.death, self.maker = rows.birth.tolist(), rows.death.tolist(), rows.maker.tolist()
         self.nbytes = np.where(rows.room_of == -1, rows.nbytes, 0).tolist()
         self.persistent, self.scratch = rows.persistent.tolist(), rows.scratch.tolist()
         self.stops = _stops(trace)
@@ -77,7 +79,7 @@ class Finder:
                 for at, number in enumerate(pieces):
                     share_ns = time_ns * (at + 1) // len(pieces) - time_ns * at // len(pieces)
                     others = tuple(other for other in pieces if other != number)
-                    row = (number, gone, until, self.birth[number], share_ns, need.scratch_bytes)
+                    row = (number, gone, until, self.maker[first], share_ns, need.scratch_bytes)
                     yield row, (tuple(need.inputs), tuple(need.ingredients), others)
 
     def _gaps(self, first: int) -> Iterable[tuple[int, int, list[_Range]]]:
@@ -97,8 +99,8 @@ class Finder:
     def _contents(self, first: int) -> Iterable[tuple[int, list[int], list[_Range]]]:
         """Return the uses of a storage as in ``_uses_of`` and one after them, each with the operators that made the
         contents by then. A use that does not repeat is the last."""
-        birth = self.birth[first]
-        calls = [(birth, self.stops[birth])]
+        maker = self.maker[first]
+        calls = [(maker, self.stops[maker])]
         for tick, modes in self._uses_of(first):
             yield tick, modes, calls
             if _writes(modes) and tick >= calls[-1][1]:
@@ -128,19 +130,25 @@ class Finder:
         found = self._add(need, first, calls, until)
         return None if found is None or len(need.calls) > _MOST_CALLS else need
 
-    def _add(self, need: _Need, first: int, calls: list[_Range], until: int) -> int | None:
-        """Add what operators need. Return the scratch that lies there at most while they run, or None."""
+    def _add(self, need: _Need, first: int, calls: list[_Range], until: int, above: int = 0) -> int | None:
+        """Add what operators need. Return the scratch that lies there at most while they run, or None.
+
+        So many operators ``above`` wait for these.
+        """
         most = 0
-        for start, stop in calls:
+        for at, (start, stop) in enumerate(calls):
+            waiting = above + len(calls) - at
             beside = 0  # ingredients of this operator, which lie there until it has ended
             for storage, (pieces, is_old) in self.read(first, start, stop).items():
                 if not is_old and self._lasts(storage, pieces, start, until):
                     need.inputs |= pieces
                     continue
                 made = self.made_before(storage, start) if self.made[storage] else None
-                if made is None or len(need.calls) + len(made) + len(calls) > _MOST_CALLS:
+                if made is None and sum(self.nbytes[piece] for piece in self.pieces[storage]) < _COPIED_BYTES:
+                    continue
+                if made is None or len(need.calls) + len(made) + waiting > _MOST_CALLS:
                     return None
-                inner = self._add(need, storage, made, until)
+                inner = self._add(need, storage, made, until, waiting)
                 if inner is None:
                     return None
                 need.ingredients |= dict.fromkeys(self.pieces[storage])
@@ -198,12 +206,12 @@ def _made_by_what_repeats(trace: Trace) -> Flags:
     """Say of each storage whether it is the one large result of an operator that repeats, or a piece of it."""
     rows, first = trace.storages, _first_pieces(trace.storages)
     in_place = np.array([name.endswith("_") for name in trace.ticks.operator.tolist()], dtype=bool)
-    made = ~rows.persistent & ~rows.scratch & (rows.allocation >= 0) & (rows.death <= len(trace.ticks))
-    # An operator in place makes no storage: what is born there was allocated after it, and has no contents yet.
-    made &= (trace.ticks.repeats & ~in_place)[rows.birth]
-    large = ~rows.persistent & ~rows.scratch & (rows.nbytes >= _LEAST_PIECE)
-    born_at = np.unique(np.stack((rows.birth[large], first[large])), axis=1)[0]
-    made &= np.bincount(born_at, minlength=len(trace.ticks))[rows.birth] <= 1
+    made = ~rows.scratch & (rows.maker >= 0) & (rows.death <= len(trace.ticks))
+    # What an operator in place is the first to use was allocated before it.
+    made &= (trace.ticks.repeats & ~in_place)[rows.maker]
+    large = ~rows.scratch & (rows.maker >= 0) & (rows.nbytes >= _LEAST_PIECE)
+    makers = np.unique(np.stack((rows.maker[large], first[large])), axis=1)[0]
+    made &= np.bincount(makers, minlength=len(trace.ticks))[rows.maker] <= 1
     return made & ~_any_piece(rows, ~made | (rows.birth != rows.birth[first]))
 
 

@@ -1,7 +1,7 @@
 """Remakes: which storages can be made anew before a use, instead of being moved, and what that takes.
 
 A storage is left without a copy after one use, and the operators that made it run again before the next. Those are the
-one that it was born in, and those that changed it in place. All of them have to repeat (``Tick.repeats``). What they
+one that allocated it, and those that changed it in place. All of them have to repeat (``Tick.repeats``). What they
 read has to be there then, as it was: it is an *input*. What has died or changed by then is an *ingredient*, if it can
 be made anew itself. It is made first, lies in scratch, and is thrown away. So a remake is a chain of operators, of a
 limited length. What an operator both reads and writes, as batch norm its running statistics, is neither: the operator
@@ -47,7 +47,7 @@ class Remakes:
     """Columns of possible remakes, by storage, then tick. ``storage`` may be gone during ticks [gone, until).
 
     At ``until``, or early, it is made anew from ``inputs`` and ``ingredients``, other storages. That takes ``time_ns``
-    and ``scratch_bytes``. ``operator`` is the tick of the operator that it was born in. ``others`` are the other pieces
+    and ``scratch_bytes``. ``operator`` is the tick of the operator that allocated it. ``others`` are the other pieces
     of the same storage: they are gone and made anew at the same ticks.
     """
 
@@ -193,7 +193,7 @@ def split(trace: Trace, chosen: Chosen) -> Split:
     death = storages.death.copy()
     death[remade] = gone
     others, none = storages.take(remade), np.full(len(remade), -1)
-    others = replace(others, birth=until, allocation=none, piece_of=none)
+    others = replace(others, birth=until, allocation=none, piece_of=none, maker=none)
     added = _added_scratch(remakes)
     scratch = Storages.from_rows(
         Storage(nbytes, StorageKind.OTHER, tick, tick + 1, scratch=True) for nbytes, tick, _ in added

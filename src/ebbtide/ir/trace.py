@@ -90,14 +90,16 @@ class Storage:
     """One allocation of ``nbytes``, alive during ticks [birth, death); for a persistent one that is [0, T).
 
     ``allocation`` is its place among the arena's allocations within tick ``birth``. With the tick, it is the runtime's
-    clock. It is None if the main thread did not allocate the storage in this step. ``scratch`` means that nobody saw
-    who uses it: every tick of its life reads and writes it, whatever its accesses say. ``room_of`` is for scratch of
-    one tick. It is the number of other scratch, freed within that tick before this one was allocated. This one lies in
-    that memory and needs none of its own. ``packed_bytes`` is the size of its contents on a tier that packs. It is from
-    a sample, taken when the last operator of the step that wrote them had ended. It is None where such a tier refuses
-    them or nobody looked. ``line`` is the place in the user's program that made it, as "train.py:12 Net.forward". It is
-    empty where that was not recorded, and for storages that the step finds. ``piece_of`` is for a piece of a large
-    storage: each piece is a row here. It is the number of the first piece of the same storage, for that one its own.
+    clock. It is None if the main thread did not allocate the storage in this step. ``maker`` is the tick of the
+    operator that allocated it: an outer one's result may be born after inner ones have ended. It is None if no operator
+    ran, or if nobody looked. ``scratch`` means that nobody saw who uses it: every tick of its life reads and writes it,
+    whatever its accesses say. ``room_of`` is for scratch of one tick. It is the number of other scratch, freed within
+    that tick before this one was allocated. This one lies in that memory and needs none of its own. ``packed_bytes`` is
+    the size of its contents on a tier that packs. It is from a sample, taken when the last operator of the step that
+    wrote them had ended. It is None where such a tier refuses them or nobody looked. ``line`` is the place in the
+    user's program that made it, as "train.py:12 Net.forward". It is empty where that was not recorded, and for storages
+    that the step finds. ``piece_of`` is for a piece of a large storage: each piece is a row here. It is the number of
+    the first piece of the same storage, for that one its own.
     """
 
     nbytes: int
@@ -112,6 +114,7 @@ class Storage:
     packed_bytes: int | None = None
     line: str = ""
     piece_of: int | None = None
+    maker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +134,7 @@ class Storages(Table[Storage]):
     packed_bytes: Ints
     line: Names
     piece_of: Ints
+    maker: Ints
 
     def _check(self) -> None:
         if np.any(self.nbytes < 1):
@@ -139,8 +143,12 @@ class Storages(Table[Storage]):
             raise ValueError("death must come after birth")
         if np.any(self.persistent & ((self.birth != 0) | (self.allocation != -1))):
             raise ValueError("a persistent storage is born at tick 0 and not allocated within the step")
-        clock = np.stack((self.birth, self.allocation), axis=1)[self.allocation != -1]
-        if len(np.unique(clock, axis=0)) != len(clock):
+        if np.any(self.maker > self.birth) or np.any((self.maker != -1) & (self.allocation == -1)):
+            raise ValueError("an operator allocates what is born in it, or in an operator that runs in it")
+        order = np.lexsort((self.allocation, self.birth))
+        later = order[self.allocation[order] != -1]
+        earlier, later = later[:-1], later[1:]
+        if np.any((self.birth[earlier] == self.birth[later]) & (self.allocation[earlier] == self.allocation[later])):
             raise ValueError("two storages were allocated at the same place of the clock")
         lodgers = np.flatnonzero(self.room_of != -1)
         host = self.room_of[lodgers]

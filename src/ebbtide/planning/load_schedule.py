@@ -29,7 +29,7 @@ class ScheduleColumns:
     allocations: Ints  # storages in the order of their births
     use_storage: Ints  # uses lie in the order of their storages
     use_tick: Ints  # and within one storage in the order of their ticks
-    made_anew: Flags  # by storage: it is made anew later in the step, so what made it is to be remembered
+    maker: Ints  # by storage: the tick of the operator to remember, as it is made anew later in the step; -1: none
     ingredient: Flags  # by storage: what is made anew later is made of it, though it has gone or changed by then
     commands: Schedule
 
@@ -42,12 +42,11 @@ def schedule_columns(
     fast = machine.tiers[0].name
     split, step, _ = split_plan(plan, trace)
     taken = occupancy(step, split.stays, [fast], page_size_of(machine))[fast]
-    made_anew = np.zeros(len(trace.storages), dtype=bool)
-    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
-    made_anew[remakes.storage] = True
-    ingredient = np.zeros(len(trace.storages), dtype=bool)
-    ingredient[list(chain.from_iterable(remakes.ingredients))] = True
     storages = trace.storages
+    remakes = remakes_of(trace).chosen(remade(plan.stays, trace))
+    remembered, ingredient = np.zeros((2, len(storages)), dtype=bool)
+    ingredient[list(chain.from_iterable(remakes.ingredients))] = True
+    remembered[remakes.storage] = True
     use_storage, use_tick = _uses(trace).T
     return ScheduleColumns(
         tick_ns=trace.start_ns(np.arange(len(trace.ticks) + 1)),
@@ -58,7 +57,7 @@ def schedule_columns(
         allocations=np.array(trace.allocations(), dtype=np.int64),
         use_storage=use_storage,
         use_tick=use_tick,
-        made_anew=made_anew,
+        maker=np.where(remembered | ingredient, storages.maker, -1),
         ingredient=ingredient,
         commands=lower(plan, trace, machine),
     )

@@ -78,6 +78,7 @@ class FakeRecording:
             scratch=storage_zeros,
             packed_bytes=np.full(n_storages, NEVER, dtype=np.int64),
             thread=storage_zeros,
+            depth=np.ones(n_storages, dtype=np.int64),
             whole=storage_zeros,
             **ticks,
             **storages,
