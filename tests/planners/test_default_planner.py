@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.check import check_plan
+from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.occupancy import exact, live_bytes, needed_bytes, occupancy, peak
+from ebbtide.ir.remakes import without_remakes
 from ebbtide.ir.tiertrace import read_tiertrace
 from ebbtide.ir.trace import Storage, StorageKind, Storages, Trace
 from ebbtide.planners.base import page_size_of
@@ -27,9 +29,23 @@ from ebbtide.simulator import simulate_plan, simulate_policy
 from ebbtide.units import MIB
 from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
-from tests.helpers.make_steps import DISK, PAGE, R, W, disk, least_and_most, network, page_traces, parameter, step
+from tests.helpers.make_steps import (
+    DISK,
+    PAGE,
+    R,
+    W,
+    budget_at,
+    disk,
+    least_and_most,
+    network,
+    page_traces,
+    parameter,
+    step,
+)
+from tests.helpers.paths import DATA
 
 ACTIVATION = 100 * PAGE
+RECORDED = DATA / "mlp.trace"
 
 
 def read(value: dict[str, Any]) -> tuple[Trace, Machine]:
@@ -51,6 +67,14 @@ def times_at(trace: Trace, machine: Machine, parts: int) -> list[int]:
 def test_more_budget_is_never_slower(trace: Trace) -> None:
     times = times_at(trace, DISK, 3)
     assert all(later <= earlier * 1.003 + 1 for earlier, later in pairwise(times)), times
+
+
+def test_more_tries_are_never_slower() -> None:
+    """They take other ways, of which the first steps may look better and the last be worse."""
+    trace, machine = without_remakes(load(RECORDED, Trace)), disk(10**9, 10**9)
+    budget = budget_at(trace, 3 / 13, page_size_of(machine))
+    few, many = (ebbtide(trace, machine, budget, effort=effort).predicted_ns for effort in (1, 8))
+    assert many <= few
 
 
 @pytest.mark.slow

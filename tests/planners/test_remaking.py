@@ -20,7 +20,7 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
-from ebbtide.planners.search.remake_search import _RATES, RemakeSearch
+from ebbtide.planners.search.remake_search import _RATES, RemakeSearch, written_bytes
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
@@ -57,17 +57,42 @@ def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.Mo
     """The first are a recorded Llama's at half of its memory, where the remakes are nearly the same at the four highest
     rates; the others those of a GPT on a slow disk."""
     llama, gpt = (1008, 1022, 1143, 1264, 1308, 1865, 1865, 1865, 1865, 1827), (2264, 2097, 2028, 1981, 2027, 2030)
-    monkeypatch.setattr(RemakeSearch, "_time_of", lambda self, chosen: chosen[0][0])
+    monkeypatch.setattr(RemakeSearch, "_cost_of", lambda self, chosen: chosen[0][0])
     for like, found, asked in ((1183, llama, 3), (1005, llama, 3), (2076, (*gpt, 1, 1, 1, 1), 6)):
         times = dict(zip(_RATES, found, strict=True))
-        problem = SimpleNamespace(machine=None)
+        problem, nothing = SimpleNamespace(machine=SLOW), SimpleNamespace(moved_bytes={})
         remaking = SimpleNamespace(
-            wanted_at=times.get, possible=lambda wanted, early: ((wanted, early),), trace=None, problem=problem
+            wanted_at=lambda rate, price, times=times: times[rate],
+            possible=lambda wanted, early: ((wanted, early),),
+            trace=None,
+            problem=problem,
         )
-        search = RemakeSearch(remaking, SimpleNamespace(step_ns=like), 0, 0)
+        search = RemakeSearch(remaking, SimpleNamespace(step_ns=like, outcome=nothing), 0, 0, 0.0)
         assert search.run() is None  # no plan came of these
         early = {(one, True) for one in found[:asked]}
         assert search.tried == {(), *((one,) for one in early), ((min(found[:asked]), False),)}
+
+
+def test_less_is_written_for_a_share_of_a_step() -> None:
+    """The longer a plan may take, the less is written; half of the writes may cost half of the share."""
+    machine = disk(3 * 10**9, 3 * 10**9)
+    budget = budget_at(STEP, 0.3, page_size_of(machine))
+    bounded = machine.with_budget(budget)
+    moved = simulate_plan(plan("ebbtide", without_remakes(STEP), machine, budget), without_remakes(STEP), bounded)
+    written = [written_bytes(machine, moved)]
+    for wear in (0.0, 0.5, 2.0):
+        made = simulate_plan(plan("ebbtide", STEP, machine, budget, wear=wear), STEP, bounded)
+        assert made.step_ns <= moved.step_ns * (1 + wear * (1 - written_bytes(machine, made) / written[0]))
+        written.append(written_bytes(machine, made))
+    assert written == sorted(written, reverse=True)
+    assert written[3] < written[2] < written[1] == written[0]
+
+
+def test_memory_is_no_file() -> None:
+    machine, moved = disk(), SimpleNamespace(moved_bytes={"dram->file": 3, "file->dram": 4})
+    assert written_bytes(machine, moved) == 3  # type: ignore[arg-type]
+    tiers = (replace(machine.tiers[0], bytes_per_s=10**10), Tier("file", InPlace.READS, bytes_per_s=10**9))
+    assert not written_bytes(replace(machine, tiers=tiers), moved)  # type: ignore[arg-type]
 
 
 def test_what_is_in_pieces_is_made_anew_as_a_whole() -> None:

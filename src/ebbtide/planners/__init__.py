@@ -60,9 +60,9 @@ BUILT_IN: Mapping[str, Planner] = {
 PLANNERS: Mapping[str, Planner] = Registry(GROUP, "planner", BUILT_IN)
 
 
-def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1) -> Plan:
-    """Return the checked plan of the planner ``name``, with our bound if it has none (0). Our own planner tries
-    ``effort`` times as much.
+def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: int = 1, wear: float = 0.0) -> Plan:
+    """Return the checked plan of the planner ``name``, with our bound if it has none (0). ``effort`` and ``wear`` are
+    our own planner's.
 
     Raises SettingError for an unknown name, and InfeasibleBudgetError for a budget that no plan can keep. Raises
     TiersTooSmallError where all tiers together have too little room. Raises PlanError for a plan that breaks a promise,
@@ -72,7 +72,7 @@ def plan(name: str, trace: Trace, machine: Machine, budget_bytes: int, effort: i
         raise unknown_name("planner", name, [*PLANNERS])
     budget_bytes = machine.within(budget_bytes)
     try:
-        planner = partial(ebbtide, effort=effort) if name == DEFAULT else PLANNERS[name]
+        planner = partial(ebbtide, effort=effort, wear=wear) if name == DEFAULT else PLANNERS[name]
         found = planner(trace, machine, budget_bytes)
     except PlanError:
         require_tiers(trace, machine, budget_bytes)

@@ -18,8 +18,9 @@ Where one of several slow tiers is full, contents are exchanged between them (``
 Where two links write more than one, some writes of the best plan pass through the tier before the slowest
 (``passing``).
 
-Where operators repeat and copies are waited for, steps are searched in which some contents are made anew instead of
-moved (``remaking``). The best plan without that tells what to hold them against, so no plan is slower for it.
+Where operators repeat, and copies are waited for or files are to be spared, steps are searched in which some contents
+are made anew instead of moved (``remaking``). The best plan without that tells what to hold them against, so no plan is
+slower for it than ``wear`` allows.
 
 Left out: several replicas in slow tiers, and storages that outlive a step once their successor is born. The number of
 simulations bounds the search and depends on the step's size alone. So plans are deterministic unless the time limit
@@ -29,17 +30,19 @@ strikes.
 from time import perf_counter_ns
 
 from ebbtide.errors import PlanError
+from ebbtide.ir.base import LARGEST
 from ebbtide.ir.machine import Machine
-from ebbtide.ir.plan import Plan, PlanStatus, Stay
+from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.remakes import without_remakes
+from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.ir.trace import Trace
 from ebbtide.planners.resident import resident
 from ebbtide.planners.rivals import remaking_rivals, rival_plans
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.in_place import placed_in_slow
 from ebbtide.planners.search.move_search import GOOD_ENOUGH, Candidate, MoveSearch
-from ebbtide.planners.search.problem import lacks_bytes, problem_of, require_feasible, with_packing
-from ebbtide.planners.search.remake_search import RemakeSearch
+from ebbtide.planners.search.problem import Problem, lacks_bytes, problem_of, require_feasible, with_packing
+from ebbtide.planners.search.remake_search import RemakeSearch, written_bytes
 from ebbtide.planners.search.remaking import Remaking
 from ebbtide.planners.search.slow_tiers import reachable_tiers
 from ebbtide.planners.search.timing import with_still
@@ -56,8 +59,12 @@ def ebbtide(
     budget_bytes: int,
     time_limit_s: float = TIME_LIMIT_S,
     effort: int = 1,
+    wear: float = 0.0,
 ) -> Plan:
     """Return the fastest plan found within the budget. ``effort`` multiplies the number of tries.
+
+    A plan that writes nothing to the slowest tier may take longer by the share ``wear`` than one that moves alone. One
+    that writes half of that plan's bytes may take longer by half of it, and so on.
 
     Raises InfeasibleBudgetError if there is no plan, and PlanError if the slow tiers lack room for all that has to
     leave.
@@ -69,42 +76,28 @@ def ebbtide(
     moving = without_remakes(trace)
     problem, deadline = problem_of(moving, machine), began + int(time_limit_s * 1e9)
     bound = lower_bound_ns(moving, machine, capacity)
-    best: tuple[int, tuple[Stay, ...]] | None = None
-    like: Candidate | None = None
-    out_of_time = False
-    for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
-        if lacks_bytes(one, capacity) > 0:
-            continue
-        search = MoveSearch(one, capacity, bound, deadline, effort)
-        try:
-            found = search.run()
-        except PlanError:  # slow tiers lack room beside what lies there for good: other ways may fit
-            if one is problem:
-                raise
-            continue
-        out_of_time = out_of_time or search.out_of_time
-        if best is None or found.step_ns < best[0]:
-            like = found
-            best = found.step_ns, tuple(with_still(machine, one.still, found.moved))
-        if best[0] <= bound or out_of_time:
-            break
+    like, still, out_of_time = _moved_alone(problem, capacity, bound, deadline, effort)
+    best = None if like is None else (like.step_ns, tuple(with_still(machine, still, like.moved)))
+    fastest_rival = LARGEST
     if best is None or best[0] > bound:
         for rival in rival_plans(moving, machine, capacity, deadline):
-            step_ns = problem.simulator.run_plan(rival).step_ns
+            fastest_rival = min(step_ns := problem.simulator.run_plan(rival).step_ns, fastest_rival)
             if best is None or step_ns < best[0]:
                 best = step_ns, rival.stays
     if best is None:
         require_feasible(problem, capacity)
         raise PlanError(("the slow tiers have no room for what has to leave the fast one",))
-    if best[0] <= moving.step_ns * _WORTH_REMAKING:
+    wears = wear > 0 and like is not None and written_bytes(machine, like.outcome) > 0
+    if best[0] <= moving.step_ns * _WORTH_REMAKING and not wears:
         bound = bound if moving is trace else min(bound, moving.step_ns)  # of plans that move alone
     else:
+        moved_ns = best[0]
         if like is not None and (remaking := Remaking.of(problem, trace, capacity)) is not None:
             bound = lower_bound_ns(trace, machine, capacity)
-            if best[0] > bound * GOOD_ENOUGH:
-                with_remakes = RemakeSearch(remaking, like, bound, deadline).run()
-                best = best if with_remakes is None or with_remakes[0] >= best[0] else with_remakes
-        if best[0] > bound * GOOD_ENOUGH:
+            if moved_ns > bound * GOOD_ENOUGH or wears:
+                with_remakes = RemakeSearch(remaking, like, bound, deadline, wear).run()
+                best = best if with_remakes is None or with_remakes[0] > fastest_rival else with_remakes
+        if moved_ns > bound * GOOD_ENOUGH:
             for rival in remaking_rivals(trace, machine, capacity, deadline):
                 step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
                 best = best if step_ns >= best[0] else (step_ns, rival.stays)
@@ -113,3 +106,28 @@ def ebbtide(
     status = PlanStatus.OPTIMAL if step_ns <= bound else status
     spent = perf_counter_ns() - began
     return Plan("ebbtide", status, trace.signature(), budget_bytes, max(step_ns, bound), bound, spent, stays)
+
+
+def _moved_alone(
+    problem: Problem, capacity: int, bound: int, deadline: int, effort: int
+) -> tuple[Candidate | None, StayColumns, bool]:
+    """Search plans in which contents are moved alone. Return the fastest, the stays of what does not move in it, and
+    whether time was up."""
+    best, still, out_of_time = None, problem.still, False
+    for one in (problem, *with_packing(problem), *placed_in_slow(problem, capacity)):
+        if lacks_bytes(one, capacity) > 0:
+            continue
+        for tries in dict.fromkeys((1, effort)):  # more tries take other ways, which may end worse
+            search = MoveSearch(one, capacity, bound, deadline, tries)
+            try:
+                found = search.run()
+            except PlanError:  # slow tiers lack room beside what lies there for good: other ways may fit
+                if one is problem:
+                    raise
+                continue
+            out_of_time = out_of_time or search.out_of_time
+            if best is None or found.step_ns < best.step_ns:
+                best, still = found, one.still
+            if best.step_ns <= bound or out_of_time:
+                return best, still, out_of_time
+    return best, still, out_of_time

@@ -35,6 +35,7 @@ MARK = b"\0the answer of ebbtide's planning process\0"
 
 _SPARE = 48  # this part of the arena's budget stays free for what no trace shows: pages on their way, late evictions
 _SHORT = 8  # a plan may need more than there is by this part: it still beats none, and the decider finds the rest
+_WEAR = 0.02  # a training writes tens of TB a day, and disks last for some hundreds
 _EFFORT = 8  # the effort of a planner beside steps that follow a plan already: nobody waits for it
 _FASTER = 0.002  # a plan replaces another if it is predicted to be faster by this share
 _NEWS = 0.1  # a copy's time this share off the probe's, or half of it as a slowdown, is worth another plan
@@ -87,6 +88,11 @@ class Job:
     def effort(self) -> int:
         """The planner's effort, as a multiple of what it spends where somebody waits for the plan."""
         return 1 if self.followed is None else _EFFORT
+
+    @property
+    def wear(self) -> float:
+        """The share of a step that no write to the slowest tier would be worth. An accelerator's is host memory."""
+        return _WEAR if self.device is None else 0.0
 
 
 @dataclass(frozen=True, slots=True)

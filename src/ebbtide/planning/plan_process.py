@@ -42,7 +42,7 @@ def main() -> None:
     job, policy, plan = pickle.load(sys.stdin.buffer)
     sys.stdin.close()  # a file in memory, which goes with it
     try:
-        planner = planner_named(policy, job.effort) if plan is None else planner_from(plan)
+        planner = planner_named(policy, job.effort, job.wear) if plan is None else planner_from(plan)
         answer = carry_out(job, planner, no_forecast if policy == NEXT_USE else _forecast)
         said = pickle.dumps(answer, protocol=5)
     except EbbtideError as error:

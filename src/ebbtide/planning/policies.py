@@ -92,12 +92,12 @@ def takes_effort(policy: str) -> bool:
     return policy == DEFAULT
 
 
-def planner_named(policy: str, effort: int = 1) -> Planner:
+def planner_named(policy: str, effort: int = 1, wear: float = 0.0) -> Planner:
     """Find a planner. Raises SettingError for an unknown name."""
     if policy == NEXT_USE:
         return without_commands
     is_planned(policy)
-    return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes, effort)
+    return lambda trace, machine, budget_bytes: plan(policy, trace, machine, budget_bytes, effort, wear)
 
 
 def without_commands(trace: Trace, machine: Machine, budget_bytes: int) -> Plan:

@@ -114,6 +114,7 @@ class MoveSearch:
             for start in _STARTS
             if (start.clean_early or not exclusive) and (share or not start.lazy) and (several or not start.thrifty)
         ]
+        self.pace: Pace | None = None  # of all first tries, where it is known
         self.out_of_time = False
         self.last_homes: tuple[object, list[str]] = None, []
 
@@ -177,7 +178,7 @@ class MoveSearch:
 
     def briefly(self, like: Candidate) -> None:
         """Search with a few simulations what a longer search of another step found to be good."""
-        self.left, self.starts = _BRIEF, [like.start]
+        self.left, self.starts, self.pace = _BRIEF, [like.start], like.pace
         budget_bytes = like.budget_bytes if lacks_bytes(self.problem, like.budget_bytes) <= 0 else self.budget_bytes
         self._at(budget_bytes, _BRIEF)
 
@@ -234,7 +235,7 @@ class MoveSearch:
         problem = self.problem
         costs = (problem.fetch_cost * problem.fetch_lost, problem.write_cost * problem.write_lost)
         for start in self.starts[: max(1, simulations // 3)]:
-            pace = Pace(1.0, _LEAD * self.problem.clock.step_ns, start.clean_early, start.lazy)
+            pace = self.pace or Pace(1.0, _LEAD * self.problem.clock.step_ns, start.clean_early, start.lazy)
             if self._done(floor) or (chosen := self._choose(budget_bytes, start, costs, self.problem.clock)) is None:
                 break
             found.append(self._try(budget_bytes, chosen, start, pace, self.problem.clock))

@@ -50,10 +50,15 @@ class Remaking:
         row = remake_rows(trace, machine.exclusive, problem.page_bytes)
         return Remaking(problem, trace, remakes, remakes.pieces(), row, budget_bytes)
 
-    def wanted_at(self, rate: float) -> Ints:
-        """Return the remakes that the best choice at this rate would have, those that save the most first."""
+    def wanted_at(self, rate: float, price: float = 0.0) -> Ints:
+        """Return the remakes that the best choice at this rate would have, those that save the most first.
+
+        A byte that is written costs ``price`` ns on top.
+        """
         problem, idle = self.problem, self.problem.idle
-        fetch, write = problem.fetch_cost * rate, problem.write_cost * rate
+        nbytes = np.zeros(len(idle.dirty))
+        nbytes[idle.group] = idle.nbytes
+        fetch, write = problem.fetch_cost * rate, problem.write_cost * rate + price * np.where(idle.dirty, nbytes, 0)
         anew = np.full(len(idle), np.inf)
         anew[self.row] = self.remakes.time_ns
         cheaper = anew < fetch + write[idle.group]
