@@ -326,6 +326,14 @@ def test_a_report_without_what_lay_under_live_storages_is_read() -> None:
     assert "in use" not in render_summary(old)
 
 
+@pytest.mark.parametrize("mode", [StepMode.PLANNED, StepMode.DEMAND])
+def test_a_plan_is_said_to_be_followed_only_where_a_step_did(mode: StepMode) -> None:
+    """Where lengths vary, say, each step allocates otherwise than the one that was planned."""
+    report = replace(REPORT, plan=replace(PLAN, taken_up_after=1), steps=(STEP, replace(STEP, mode=mode)))
+    text = render_summary(report)
+    assert ("followed from step 2" in text) == (mode is StepMode.PLANNED) != ("no step followed it" in text)
+
+
 def test_a_report_that_does_not_say_when_its_plan_was_taken_up_is_read() -> None:
     value = json.loads(replace(REPORT, plan=replace(PLAN, taken_up_after=14)).to_json())
     assert "made in 2.50 s, the last of 2, and no step followed it" in render_summary(

@@ -43,8 +43,7 @@ def render_summary(report: RunReport) -> str:
         own = "; this process stayed within its budget, and those that it starts are not bounded" if kept else ""
         lines.append(_line("steps", f"none was seen, so nothing was planned{own}"))
     if report.plan is not None:
-        came_last = (report.plan.taken_up_after or 0) >= report.step_count()
-        lines.append(_line("plan", _plan(report.plan, came_last)))
+        lines.append(_line("plan", _plan(report.plan, _is_followed(report, report.plan))))
         lines += _forecast(report.plan)
         lines += _off_forecast(report.plan, planned_step_s(report))
     if steps:
@@ -120,14 +119,22 @@ def _tensors(report: RunReport) -> str:
     return "; ".join(texts)
 
 
-def _plan(plan: PlanReport, came_last: bool) -> str:
+def _is_followed(report: RunReport, plan: PlanReport) -> bool:
+    """Say whether a step may have followed the plan. None does if it came last, or if no other step allocates alike."""
+    if plan.taken_up_after is None:
+        return report.step_count() > 0
+    is_any = report.left_out_steps > 0 or any(step.mode is StepMode.PLANNED for step in report.steps)
+    return is_any and plan.taken_up_after < report.step_count()
+
+
+def _plan(plan: PlanReport, is_followed: bool) -> str:
     whose = "" if plan.planner == "ebbtide" else f"{plan.planner}: "
     bound = "" if plan.lower_bound_s is None else f", at best {format_time(plan.lower_bound_s)}"
     count = f", the last of {plan.plans}" if plan.plans > 1 else ""
     used = "" if plan.taken_up_after is None else f", followed from step {plan.taken_up_after + 1}"
     return (
         f"{whose}{format_time(plan.predicted_s)} a step expected, {format_time(plan.step_s)} without waiting{bound}; "
-        f"made in {format_time(plan.plan_s)}{count}{', and no step followed it' if came_last else used}"
+        f"made in {format_time(plan.plan_s)}{count}{used if is_followed else ', and no step followed it'}"
     )
 
 
