@@ -49,3 +49,39 @@ def test_a_planning_process_has_the_same_ticks_without_asking(asked: bool) -> No
 
     made = carry_out(Job(recorded(), {}, machine, 1, repeating=found), planner)
     assert decode(made.trace, Trace).ticks.repeats.tolist() == [False, asked, False, asked, False]
+
+
+def test_the_maker_is_the_operator_that_the_allocation_was_in() -> None:
+    """Tick 1 runs 2, which runs 3, and then it allocates. 4 runs 5, on whose tick it, 4 and nobody allocate."""
+    born = [0, 2, 3, 3, 5, 5, 5, -1, 1]
+    made = recording(
+        tick_depth=[0, 0, 1, 2, 0, 1],
+        tick_begin_ns=range(6),
+        time_ns=6,
+        serial=range(1, 10),
+        birth=born,
+        allocation=[0, 0, 0, 1, 0, 1, 2, -1, -1],  # the last by another thread
+        depth=[0, 2, 3, 1, 2, 1, 0, 0, 1],
+        death=[6] * 7 + [-1, 6],
+        use_storage=range(9),
+        use_first=[5] * 9,
+        use_last=[5] * 9,
+    )
+    storages = capture(made, "by hand", lambda *_: 0).trace.storages
+    found = {
+        (birth, place): maker
+        for birth, place, maker in zip(
+            storages.birth.tolist(), storages.allocation.tolist(), storages.maker.tolist(), strict=True
+        )
+    }
+    assert found == {
+        (0, 0): -1,
+        (2, 0): 2,
+        (3, 0): 3,
+        (3, 1): 1,
+        (5, 0): 5,
+        (5, 1): 4,
+        (5, 2): -1,
+        (0, -1): -1,
+        (1, -1): -1,
+    }

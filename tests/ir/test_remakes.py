@@ -121,7 +121,7 @@ def test_what_is_born_after_inner_operators_is_the_outer_ones() -> None:
 
 @pytest.mark.parametrize("maker", [None, 1, 2])
 def test_what_no_operator_or_another_allocated_is_not_made_by_it(maker: int | None) -> None:
-    """2 is an operator in place, and 1 is less than what made it: its time differs."""
+    """Tick 2 is an operator in place. Tick 1 is the cast alone, and takes less than the product."""
     rows = [replace(row, maker=maker) if at == 3 else row for at, row in enumerate(in_two().storages)]
     found = remakes_of(replace(in_two(), storages=Storages.from_rows(rows)))
     assert found.time_ns.tolist() == ([20 + 30 + 40] if maker == 1 else [])

@@ -21,7 +21,7 @@ from ebbtide.planners.ebbtide import ebbtide
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.problem import problem_of
 from ebbtide.planners.search.remake_search import _RATES, RemakeSearch, written_bytes
-from ebbtide.planners.search.remaking import Remaking
+from ebbtide.planners.search.remaking import Choosing, Remaking
 from ebbtide.simulator import POLICIES, simulate_plan, simulate_policy
 from tests.helpers.make_remakes import halved, made_steps, repeating, step_of
 from tests.helpers.make_steps import PAGE, R, W, budget_at, disk, network
@@ -117,6 +117,23 @@ def test_inputs_that_are_gone_are_made_early_where_that_loses_little() -> None:
     shifts = [latest[row] - tick for row, tick in more]
     assert 0 < max(shifts) <= 4
     assert together(remaking.remakes.chosen(more))
+
+
+def test_thousands_may_be_made_of_each_other() -> None:
+    """To see whether one can be made is to look at all that it is made of: no stack is deep enough for that."""
+    length = 2_500
+    made = SimpleNamespace(
+        pieces=[(row,) for row in range(length)],
+        inputs=[(), *((row,) for row in range(length - 1))],
+        row_of={row: row for row in range(length)},
+        gone=[0] * length,
+        until=[9] * length,
+    )
+    found = dict[int, None]()
+    assert Choosing._can_be_made(made, length - 1, 5, found)  # type: ignore[arg-type]
+    assert len(found) == length
+    made.gone[7] = 5
+    assert not Choosing._can_be_made(made, length - 1, 5, {})  # type: ignore[arg-type]
 
 
 def test_where_copies_cost_nothing_nothing_is_made_anew() -> None:

@@ -144,7 +144,7 @@ class Finder:
                     need.inputs |= pieces
                     continue
                 made = self.made_before(storage, start) if self.made[storage] else None
-                if made is None and sum(self.nbytes[piece] for piece in self.pieces[storage]) < _COPIED_BYTES:
+                if made is None and self.trace.storages.nbytes[self.pieces[storage]].sum() < _COPIED_BYTES:
                     continue
                 if made is None or len(need.calls) + len(made) + waiting > _MOST_CALLS:
                     return None
@@ -207,7 +207,7 @@ def _made_by_what_repeats(trace: Trace) -> Flags:
     rows, first = trace.storages, _first_pieces(trace.storages)
     in_place = np.array([name.endswith("_") for name in trace.ticks.operator.tolist()], dtype=bool)
     made = ~rows.scratch & (rows.maker >= 0) & (rows.death <= len(trace.ticks))
-    # What an operator in place is the first to use was allocated before it.
+    # An operator in place makes no storage: it is the first to use pieces of what was allocated before it.
     made &= (trace.ticks.repeats & ~in_place)[rows.maker]
     large = ~rows.scratch & (rows.maker >= 0) & (rows.nbytes >= _LEAST_PIECE)
     makers = np.unique(np.stack((rows.maker[large], first[large])), axis=1)[0]

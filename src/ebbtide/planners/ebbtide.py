@@ -63,8 +63,9 @@ def ebbtide(
 ) -> Plan:
     """Return the fastest plan found within the budget. ``effort`` multiplies the number of tries.
 
-    A plan that writes nothing to the slowest tier may take longer by the share ``wear`` than one that moves alone. One
-    that writes half of that plan's bytes may take longer by half of it, and so on.
+    With ``wear`` it may be another one: a plan that makes contents anew and writes nothing to the slowest
+    tier may take longer by that share than one that moves alone. One that writes half of that plan's bytes may take
+    longer by half of it, and so on.
 
     Raises InfeasibleBudgetError if there is no plan, and PlanError if the slow tiers lack room for all that has to
     leave.
@@ -97,10 +98,10 @@ def ebbtide(
             if moved_ns > bound * GOOD_ENOUGH or wears:
                 with_remakes = RemakeSearch(remaking, like, bound, deadline, wear).run()
                 best = best if with_remakes is None or with_remakes[0] > fastest_rival else with_remakes
-        if moved_ns > bound * GOOD_ENOUGH:
+        if min(moved_ns, best[0]) > bound * GOOD_ENOUGH:
             for rival in remaking_rivals(trace, machine, capacity, deadline):
                 step_ns = Simulator(trace, machine, problem.page_bytes).run_plan(rival).step_ns
-                best = best if step_ns >= best[0] else (step_ns, rival.stays)
+                best = best if step_ns >= min(moved_ns, best[0]) else (step_ns, rival.stays)
     step_ns, stays = best
     status = PlanStatus.STOPPED if out_of_time else PlanStatus.FEASIBLE
     status = PlanStatus.OPTIMAL if step_ns <= bound else status
@@ -122,7 +123,7 @@ def _moved_alone(
             try:
                 found = search.run()
             except PlanError:  # slow tiers lack room beside what lies there for good: other ways may fit
-                if one is problem:
+                if one is problem and best is None:
                     raise
                 continue
             out_of_time = out_of_time or search.out_of_time

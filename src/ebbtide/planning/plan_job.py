@@ -91,7 +91,7 @@ class Job:
 
     @property
     def wear(self) -> float:
-        """The share of a step that no write to the slowest tier would be worth. An accelerator's is host memory."""
+        """How much longer a step may take that writes nothing, as a share. An accelerator's slow tier does not wear."""
         return _WEAR if self.device is None else 0.0
 
 

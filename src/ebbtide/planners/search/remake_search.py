@@ -123,7 +123,8 @@ class RemakeSearch:
 
 
 def written_bytes(machine: Machine, outcome: Outcome) -> int:
-    """Return the bytes that a step writes to the slowest tier, if that is a file. Other tiers do not wear."""
+    """Return the bytes that a step writes to the slowest tier, or 0 if operations use that in place: memory does not
+    wear. Callers MUST leave out machines whose slowest tier is an accelerator's host memory."""
     slowest = machine.tiers[-1]
     if slowest.in_place is not InPlace.NOTHING:
         return 0

@@ -53,7 +53,7 @@ class Remaking:
     def wanted_at(self, rate: float, price: float = 0.0) -> Ints:
         """Return the remakes that the best choice at this rate would have, those that save the most first.
 
-        A byte that is written costs ``price`` ns on top.
+        A byte that is written to any tier costs ``price`` ns on top.
         """
         problem, idle = self.problem, self.problem.idle
         nbytes = np.zeros(len(idle.dirty))
@@ -157,10 +157,15 @@ class Choosing:
     def _can_be_made(self, row: int, tick: int, found: dict[int, None]) -> bool:
         """Say whether a storage can be made at a tick. ``found`` gets its rows, and those of inputs that are early
         then."""
-        found |= dict.fromkeys(self.pieces[row])
-        others = (self.row_of[number] for number in self.inputs[row] if number in self.row_of)
-        away = [other for other in others if self.gone[other] <= tick < self.until[other] and other not in found]
-        return self.gone[row] < tick and all(self._can_be_made(other, tick, found) for other in away)
+        waiting = [row]  # thousands may be made of each other, and a stack is short
+        while waiting:
+            row = waiting.pop()
+            found |= dict.fromkeys(self.pieces[row])
+            if tick <= self.gone[row]:
+                return False
+            others = (self.row_of[number] for number in self.inputs[row] if number in self.row_of)
+            waiting += (one for one in others if self.gone[one] <= tick < self.until[one] and one not in found)
+        return True
 
 
 class _RoomAtTicks:
