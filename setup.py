@@ -55,10 +55,10 @@ def check_platform() -> None:
             f"it runs on Linux only and this is {platform.system()}",
             "use a Linux machine, a Linux container or WSL 2",
         )
-    if platform.machine() not in ("x86_64", "aarch64"):
+    if platform.machine() != "x86_64":
         raise stop(
-            f"it supports x86-64 and arm64 and this machine is {platform.machine()}",
-            "use an x86-64 or arm64 machine with a 64-bit Python",
+            f"it supports x86-64 and this machine is {platform.machine()}",
+            "use an x86-64 machine with a 64-bit Python",
         )
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not headers.is_file():

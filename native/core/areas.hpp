@@ -1,5 +1,5 @@
 // Memory areas: a process may have vm.max_map_count of them, and evicting what lies scattered makes more
-// [Note: memory areas, in host_region.hpp]. The arena takes at most three quarters of them, less what the process had before.
+// [Note: memory areas, in region.hpp]. The arena takes at most three quarters of them, less what the process had before.
 // From half of that on they run short: pages of what is evicted go to the kernel, cached pages that part areas go with them, and
 // what is small is kept, unless its going makes no more areas. Where they are used up, whole stretches of a region are evicted
 // (room.cpp), so that what has to come back can: the remaining quarter is for what cannot wait, and for others than the arena.

@@ -99,7 +99,6 @@ class Arena {
   RankSet tiers_with(const void* address);  // the slower ones that have its contents
   std::uint64_t size_of(const void* address);  // as requested, of all pieces
   void set_least_piece(std::uint64_t bytes);
-  std::uint64_t limit() const { return budget_.limit(); }
 
   // --- operators (per thread, nested): their operands are resident from the return of enter()
   // until exit()

@@ -108,7 +108,6 @@ void Budget::read(Counters& c) const {
   c.reserved_peak = reserved_.peak();
   c.reserved_byte_ns = reserved_.byte_ns(now);
   c.arena_limit = limit();
-  c.process_limit = process_limit_;
   c.unmanaged = unmanaged_.bytes();
   c.process_peak = process_peak_;
   c.elsewhere = elsewhere();

@@ -2,22 +2,10 @@
 
 #include <array>
 
-#if defined(__x86_64__)
 #include <nmmintrin.h>
-#elif defined(__aarch64__)
-#include <arm_acle.h>
-#include <sys/auxv.h>
-#ifndef HWCAP_CRC32
-#define HWCAP_CRC32 (1 << 7)
-#endif
-#endif
 
 // Compiled for every processor; the function that needs the instruction says so for itself.
-#if defined(__x86_64__)
 #define EBBTIDE_WITH_CRC __attribute__((target("sse4.2"), no_sanitize("thread")))
-#elif defined(__aarch64__)
-#define EBBTIDE_WITH_CRC __attribute__((target("+crc"), no_sanitize("thread")))
-#endif
 
 namespace ebbtide {
 
@@ -51,15 +39,8 @@ std::uint32_t next(std::uint32_t crc, std::uint64_t word) {
   return crc;
 }
 
-#if defined(__x86_64__)
 EBBTIDE_WITH_CRC inline std::uint64_t next_in_hardware(std::uint64_t crc, std::uint64_t word) { return _mm_crc32_u64(crc, word); }
 bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
-#elif defined(__aarch64__)
-EBBTIDE_WITH_CRC inline std::uint64_t next_in_hardware(std::uint64_t crc, std::uint64_t word) {
-  return __crc32cd(static_cast<std::uint32_t>(crc), word);
-}
-bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
-#endif
 
 EBBTIDE_WITH_CRC void take_in_hardware(std::uint32_t* lanes, const void* from, std::size_t bytes) {
   static_assert(Checksum::kLanes == 4);

@@ -13,7 +13,7 @@ namespace ebbtide {
 // See _torch.pyi for what each counter means.
 struct Counters {
   std::uint64_t live = 0, resident = 0, reserved = 0, blocks = 0;
-  std::uint64_t arena_limit = 0, process_limit = 0, unmanaged = 0, elsewhere = 0, elsewhere_peak = 0, process_peak = 0;
+  std::uint64_t arena_limit = 0, unmanaged = 0, elsewhere = 0, elsewhere_peak = 0, process_peak = 0;
   std::uint64_t live_peak = 0, step_live_peak = 0, reserved_peak = 0, resident_peak = 0;
   double reserved_byte_ns = 0.0, resident_byte_ns = 0.0;
   std::int64_t measured_ns = 0;

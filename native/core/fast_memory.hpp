@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "block.hpp"
-#include "host_region.hpp"
+#include "region.hpp"
 #include "tier.hpp"
 #include "types.hpp"
 
@@ -15,12 +15,11 @@ class FastMemory {
  public:
   FastMemory(std::size_t huge_bytes, std::size_t small_bytes) : huge_(huge_bytes, kHugePage), small_(small_bytes, kSmallPage) {}
 
-  Region& region(const Shape& shape) { return host_region(shape); }
+  Region& region(const Shape& shape) { return shape.page == kHugePage ? huge_ : small_; }
   Region& region(const Block& b) { return region(b.shape); }
   const Region& region(const Block& b) const { return const_cast<FastMemory*>(this)->region(b); }
-  HostRegion& huge() { return huge_; }
-  HostRegion& small() { return small_; }
-  HostRegion& host_region(const Shape& shape) { return shape.page == kHugePage ? huge_ : small_; }
+  Region& huge() { return huge_; }
+  Region& small() { return small_; }
 
   bool contains(const void* p) const { return owning(p) != nullptr; }
   BlockId owner(const void* p) const {
@@ -42,7 +41,7 @@ class FastMemory {
 
   std::uint64_t areas() const { return huge_.areas() + small_.areas(); }
   std::uint64_t merge_areas() { return huge_.merge_areas() + small_.merge_areas(); }
-  int areas_more_without(const Block& b) { return host_region(b.shape).areas_more_without(b.place); }
+  int areas_more_without(const Block& b) { return region(b).areas_more_without(b.place); }
 
   // What a slower tier knows this part of a block by.
   Extent extent(const Block& b, std::uint64_t begin, std::uint64_t bytes) const {
@@ -56,8 +55,8 @@ class FastMemory {
     return small_.contains(p) ? &small_ : nullptr;
   }
 
-  HostRegion huge_;
-  HostRegion small_;
+  Region huge_;
+  Region small_;
 };
 
 }  // namespace ebbtide

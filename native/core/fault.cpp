@@ -42,23 +42,7 @@ struct PassedOn {
 __attribute__((tls_model("initial-exec"))) thread_local PassedOn passed_on;
 
 // Whether the faulting access was a write. The kernel tells through the saved registers.
-bool was_write(const void* context) {
-  [[maybe_unused]] auto* c = static_cast<const ucontext_t*>(context);
-#if defined(__x86_64__)
-  return (c->uc_mcontext.gregs[REG_ERR] & 2) != 0;
-#elif defined(__aarch64__)
-  // The exception syndrome stands in a tagged list of records; bit 6 of it is WnR.
-  constexpr unsigned kEsrMagic = 0x45535201;
-  auto* record = reinterpret_cast<const _aarch64_ctx*>(c->uc_mcontext.__reserved);
-  while (record->magic != 0) {
-    if (record->magic == kEsrMagic) return (reinterpret_cast<const esr_context*>(record)->esr & (1u << 6)) != 0;
-    record = reinterpret_cast<const _aarch64_ctx*>(reinterpret_cast<const char*>(record) + record->size);
-  }
-  return true;  // costs a write of a block that was only read, never a lost one
-#else
-#error "Ebbtide runs on x86-64 and arm64"
-#endif
-}
+bool was_write(const void* context) { return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0; }
 
 void die_by_default(int signal) {
   struct sigaction action = {};

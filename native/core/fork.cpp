@@ -96,9 +96,9 @@ void Arena::after_fork_in_child() {
   moves_.freeze();
   tiers_.hush();
   if (in_child_.exchange(true)) return;  // a child's child has what the child has
-  for (HostRegion* r : {&memory_.huge(), &memory_.small()}) r->hide();
+  for (Region* r : {&memory_.huge(), &memory_.small()}) r->hide();
   for (BlockId id : blocks_.live()) {
-    if (blocks_[id].heirs == Heirs::Newest) memory_.host_region(blocks_[id].shape).show(blocks_[id].place);
+    if (blocks_[id].heirs == Heirs::Newest) memory_.region(blocks_[id].shape).show(blocks_[id].place);
   }
 }
 
@@ -109,7 +109,7 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   if (blocks_[id].state == State::Unmade) return kUnmade;
   const Block& b = blocks_[id];
   const bool is_empty = b.state == State::Untouched || b.state == State::Blank;
-  HostRegion& r = memory_.host_region(b.shape);
+  Region& r = memory_.region(b.shape);
   auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - b.address);
   if (offset >= moved_bytes(b)) return kNotInherited;  // beyond the storage
   std::uint64_t begin = offset / kChunk * kChunk;

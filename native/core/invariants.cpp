@@ -26,7 +26,7 @@ void Arena::check_invariants() {
     if (b.state == State::Reading) reading += b.paged_bytes;
     if (b.is_evicting()) evicting += b.paged_bytes;
     require(b.valid >> (tiers_.last() + 1) == 0, "a block is in a tier that is not there");
-    require(!b.has_pages() || memory_.host_region(b.shape).is_read_only(b.place) != b.can_be_written(),
+    require(!b.has_pages() || memory_.region(b.shape).is_read_only(b.place) != b.can_be_written(),
             "a dirty block is read-only, or a clean one is not");
   }
   for (BlockId id = 0; id < blocks_.created(); ++id) {

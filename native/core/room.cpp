@@ -289,7 +289,7 @@ void Room::spare_areas() {
 
 // Evicts place by place, from where it stopped the last time, until a sixteenth of the areas is free or will be. Whatever
 // makes no more areas is evicted, counting that its neighbour before it is about to.
-void Room::clear_stretch(HostRegion& r) {
+void Room::clear_stretch(Region& r) {
   Slot& hand = &r == &memory_.huge() ? cleared_up_to_[0] : cleared_up_to_[1];
   std::uint64_t will_go = 0, failures = tiers_.failures();
   bool before_goes = false;

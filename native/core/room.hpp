@@ -55,7 +55,7 @@ class Room {
   void wait_for_maker(Lock& lock, const Block& b, bool to_write, bool again);
   void claim_over_budget(Shape shape, Attempt why);
   void release_cached(std::uint64_t bytes, const Shape& shape = {});
-  void clear_stretch(HostRegion& r);
+  void clear_stretch(Region& r);
   bool wait_for_areas(Lock& lock, std::int64_t since);
   bool waited_too_long(std::int64_t since) const;
 

@@ -101,7 +101,7 @@ void must_drop_pages(void* address, std::size_t bytes) {
 //   Who looks for a page's mappings (compaction, khugepaged, swapping) misses none: move_ptes() takes the locks of the reverse
 //   mapping where copy_vma() merged areas (need_rmap_locks).
 //   With MREMAP_DONTUNMAP the source stays as accessible as it was, without pages: it reads as zeros. So a place that can be
-//   reached is made inaccessible before its pages move (HostRegion::unmap()).
+//   reached is made inaccessible before its pages move (Region::unmap()).
 //   A target is unmapped before the kernel refuses for several areas (mremap_to(), to 6.16): see must_move_pages().
 // What did not hold: from 6.4.0 to 6.4.2 fork did not lock the parent's areas, and threads that wrote meanwhile lost writes. In
 // 6.17, until its stable releases of November 2025, move_ptes() made pages writable beside a writable one of the same large

@@ -3,11 +3,10 @@
 #include <bit>
 #include <cstring>
 
-#if defined(__x86_64__)
 #include <immintrin.h>
+
 // Compiled for every processor; the functions that need the instructions say so for themselves.
 #define EBBTIDE_WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512vbmi2"), no_sanitize("thread")))
-#endif
 
 namespace ebbtide {
 
@@ -64,8 +63,6 @@ __attribute__((no_sanitize("thread"))) bool unpack_in_software(const char* from,
   return ends<T>(from, packed, in);
 }
 
-#if defined(__x86_64__)
-
 // A vector at a time: 16 words of 4 bytes, or 32 of 2.
 template <typename T>
 EBBTIDE_WITH_AVX512 void pack_by_vectors(const char* from, std::size_t bytes, char* to) {
@@ -118,8 +115,6 @@ EBBTIDE_WITH_AVX512 bool unpack_by_vectors(const char* from, std::size_t packed,
   return ends<T>(from, packed, in);
 }
 
-#endif
-
 }  // namespace
 
 template <typename T>
@@ -161,10 +156,8 @@ Words words_in_software() {
 
 template <typename T>
 Words words_of_processor() {
-#if defined(__x86_64__)
   bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi2");
   if (can) return {pack_by_vectors<T>, unpack_by_vectors<T>};
-#endif
   return words_in_software<T>();
 }
 

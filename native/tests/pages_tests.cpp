@@ -94,7 +94,7 @@ TEST(free_runs_agree_with_a_naive_count_and_give_the_best_fit) {
 TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
   for (std::size_t page : {kSmallPage, kHugePage}) {
     constexpr std::uint32_t kPlaces = 2000, kMostPages = 150;
-    HostRegion region(kPlaces * page, page);
+    Region region(kPlaces * page, page);
     struct Owned {
       Run run;
       bool present;
@@ -196,7 +196,7 @@ TEST(pages_of_a_region_keep_their_bytes_and_move_as_one_memory_area) {
 TEST(small_pages_do_not_scatter_however_long_blocks_come_and_go) {
   if (!can_populate()) return;
   constexpr std::uint32_t kBlocks = 40, kMostPages = 1200;
-  HostRegion region(40'000 * kSmallPage, kSmallPage);
+  Region region(40'000 * kSmallPage, kSmallPage);
   std::vector<std::pair<Run, bool>> blocks;  // and whether it is present
   std::mt19937 random(11);
   std::uint32_t present = 0, moved = 0, areas = 0;
@@ -238,7 +238,7 @@ TEST(small_pages_do_not_scatter_however_long_blocks_come_and_go) {
 }
 
 TEST(a_region_reuses_warm_pages_where_they_lie) {
-  HostRegion region(200 * kHugePage, kHugePage);
+  Region region(200 * kHugePage, kHugePage);
   Run big = region.allocate_pages(30, false);
   *region.address(big.first) = 7;
   region.free_pages(big);
@@ -252,7 +252,7 @@ TEST(a_region_reuses_warm_pages_where_they_lie) {
 }
 
 TEST(small_pages_are_made_by_windows) {
-  HostRegion region(4 * kHugePage, kSmallPage);
+  Region region(4 * kHugePage, kSmallPage);
   CHECK(region.grow(kHugePage + 1) && region.cached_bytes() == 2 * kHugePage);
   Run run = region.allocate_pages(2 * kHugePage / kSmallPage, false);
   std::vector<unsigned char> present(run.count);

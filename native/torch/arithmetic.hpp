@@ -1,22 +1,14 @@
 // What a thread has of its own, and its operators' bits depend on: how it rounds, and how many threads share its work.
 #pragma once
 
-#if defined(__x86_64__)
 #include <xmmintrin.h>
-#endif
 
 namespace ebbtide {
 
 // Rounding, and what becomes of denormal numbers. Threads that share a thread's work have what it had when they began.
-#if defined(__x86_64__)
 constexpr unsigned kUsualRounding = _MM_MASK_MASK;
 inline unsigned rounding_now() { return _mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK}; }
 inline void round_so(unsigned rounding) { _mm_setcsr(rounding); }
-#else
-constexpr unsigned kUsualRounding = 0;
-inline unsigned rounding_now() { return kUsualRounding; }
-inline void round_so(unsigned) {}
-#endif
 
 // How many threads share this one's work: in PyTorch's and oneDNN's loops, and in MKL's products. at::get_num_threads does not
 // only tell. It gives a thread PyTorch's number at its first call, as the thread's first loop in PyTorch does, and products before

@@ -12,7 +12,6 @@ py::dict as_dict(const Counters& c) {
   d["resident_bytes"] = c.resident;
   d["reserved_bytes"] = c.reserved;
   d["arena_limit_bytes"] = c.arena_limit;
-  d["process_limit_bytes"] = c.process_limit;
   d["unmanaged_bytes"] = c.unmanaged;
   d["elsewhere_bytes"] = c.elsewhere;
   d["elsewhere_peak_bytes"] = c.elsewhere_peak;

@@ -43,8 +43,7 @@ class FakeNative(ModuleType):
         self.at_step_end: Callable[[], None] = lambda: None
         self.level: dict[str, Any] = dict.fromkeys(
             (  # noqa: SIM905 (a list of words)
-                "live_bytes resident_bytes reserved_bytes arena_limit_bytes "
-                "process_limit_bytes unmanaged_bytes "
+                "live_bytes resident_bytes reserved_bytes arena_limit_bytes unmanaged_bytes "
                 "elsewhere_bytes elsewhere_peak_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
@@ -100,7 +99,6 @@ class FakeNative(ModuleType):
     def _limit(self, arena_bytes: int, process_bytes: int) -> None:
         self.limits = {"arena_bytes": arena_bytes, "process_bytes": process_bytes}
         self.level["arena_limit_bytes"] = arena_bytes or process_bytes
-        self.level["process_limit_bytes"] = process_bytes
 
     def stop(self) -> None:
         self.calls.append("stop")

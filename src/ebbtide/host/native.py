@@ -16,9 +16,9 @@ def require_native() -> None:
 
     Warns of a torch that is newer than those Ebbtide was tried with.
     """
-    if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         raise PlatformError(
-            f"Ebbtide runs on Linux on x86-64 and arm64, and this is {platform.system()} on {platform.machine()}. "
+            f"Ebbtide runs on Linux on x86-64, and this is {platform.system()} on {platform.machine()}. "
             "Use such a machine, or set EBBTIDE_DISABLE=1 to run without it."
         )
     built_for = _built_for()
