@@ -55,6 +55,7 @@ const char* what_is_wrong(const Block& b) {
   if (b.home != kFast && !b.has_pages() && b.remains == Remains::NoPages)
     return "a block without pages is in a tier that is used in place";
   if (b.heirs != Heirs::None && !b.has_pages() && b.remains == Remains::NoPages) return "children have pages that are not there";
+  if (b.guards >= 1u << 31) return "it was unguarded more often than guarded";
   if (b.state == State::Untouched && b.pins > 0) return "an operator holds what nobody has used";
   return moves ? what_is_wrong_with_transfer(b) : nullptr;
 }

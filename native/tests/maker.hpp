@@ -33,6 +33,22 @@ class Maker {
     recipes_[sum] = {n, one, other};
   }
 
+  // A sum that was made just now, where the arena takes its recipe. Nobody forgets it meanwhile: who does ends its guards.
+  void keep(const void* sum, std::size_t n, const void* one, const void* other) {
+    std::lock_guard alone(alone_);
+    learn(sum, n, one, other);
+    arena->guard(one), arena->guard(other);
+    if (!arena->keep_recipe(sum)) forget(sum);
+  }
+
+  // Nobody makes it meanwhile: it has no recipe, and its pages may have gone.
+  void release(const void* address) {
+    std::lock_guard alone(alone_);
+    free(address);
+    forget(address);
+    arena->release(address);
+  }
+
   void make(const void* address) {
     std::lock_guard alone(alone_);
     std::uint64_t number = arena->unmade_by(address);

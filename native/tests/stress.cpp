@@ -129,9 +129,7 @@ class Worker {
       std::memcpy(sum.copy.data() + i, &a, 4);
     }
     std::memcpy(sum.p, sum.copy.data(), n);
-    maker->learn(sum.p, n, one.p, other.p);
-    arena_.guard(one.p), arena_.guard(other.p);
-    if (!arena_.keep_recipe(sum.p)) maker->forget(sum.p);
+    maker->keep(sum.p, n, one.p, other.p);
     twins_.push_back(std::move(sum));
   }
 
@@ -143,10 +141,7 @@ class Worker {
     twins_.pop_back();
   }
 
-  void release(const Twin& t) {
-    if (makes_) maker->free(t.p), maker->forget(t.p);
-    arena_.release(t.p);
-  }
+  void release(const Twin& t) { makes_ ? maker->release(t.p) : arena_.release(t.p); }
 
   void write(Twin& t) {
     std::size_t from = random_() % t.copy.size();
