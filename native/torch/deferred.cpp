@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -49,6 +50,7 @@ struct Scene {
 // An update that waits, in the scene of its step, or updates that were made before their step, with who is told of uses.
 struct Deferred {
   std::shared_ptr<const Scene> scene;
+  bool step_comes = true;
   PyObject* reached = nullptr;  // a reference, which Python's end leaves as it is
   std::vector<std::uintptr_t> ranges;
 };
@@ -138,6 +140,22 @@ class Unlooked {
   bool before_;
 };
 
+// torch.jit.trace goes on after it. In a trace the sizes that Python reads are tensors.
+class Untraced {
+ public:
+  Untraced() : trace_(torch::jit::tracer::getTracingState()) {
+    if (trace_) torch::jit::tracer::setTracingState(nullptr);
+  }
+  ~Untraced() {
+    if (trace_) torch::jit::tracer::setTracingState(trace_);
+  }
+  Untraced(const Untraced&) = delete;
+  Untraced& operator=(const Untraced&) = delete;
+
+ private:
+  std::shared_ptr<torch::jit::tracer::TracingState> trace_;
+};
+
 // An update on this thread, whatever the thread is in: as the optimizer's step would have run. Who profiles or debugs now
 // does so on.
 class Updating {
@@ -152,6 +170,7 @@ class Updating {
   at::RecordFunctionTLS callbacks_;
   std::shared_ptr<c10::ThreadLocalDebugInfo> debug_;
   at::ThreadLocalStateGuard guard_;
+  Untraced untraced_;
   InOptimizer in_optimizer_;
   Unlooked unlooked_;
 };
@@ -289,6 +308,14 @@ void carried_out(UpdateNumber number) {
   drop_references();
 }
 
+bool step_will_not_come(UpdateNumber number) {
+  std::lock_guard lock(deferred_mutex);
+  auto update = updates.find(number);
+  if (update == updates.end()) return false;
+  update->second.step_comes = false;
+  return true;
+}
+
 void end_guards_of(const void* storage) {
   auto begin = reinterpret_cast<std::uintptr_t>(storage);
   std::lock_guard lock(deferred_mutex);
@@ -337,6 +364,14 @@ void look_at(const void* address, std::size_t nbytes) {
 void look_at_all() {
   carry_out_found([](auto& found) {
     for (const auto& [number, update] : updates) found.push_back(number);
+  });
+}
+
+void look_before_a_setting() {
+  carry_out_found([](auto& found) {
+    for (const auto& [number, update] : updates) {
+      if (update.step_comes) found.push_back(number);
+    }
   });
 }
 
@@ -394,6 +429,7 @@ void bind_deferred(py::module_& m) {
   m.def("defer", &defer, py::arg("number"), py::arg("own"), py::arg("gradient"));
   m.def("guard", &guard, py::arg("number"), py::arg("tensors"), py::arg("reached"), py::arg("alone"));
   m.def("carried_out", &carried_out);
+  m.def("step_will_not_come", &step_will_not_come);
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);
   m.def("make_early", &make_early);
@@ -408,6 +444,9 @@ void bind_deferred(py::module_& m) {
   });
   m.def("look_at_all", [] {
     if (anything_deferred()) look_at_all();
+  });
+  m.def("look_before_a_setting", [] {
+    if (anything_deferred()) look_before_a_setting();
   });
   m.def("carry_out", [](const std::vector<UpdateNumber>& numbers) {
     if (anything_deferred()) carry_out(numbers);

@@ -37,6 +37,9 @@ bool guard(UpdateNumber number, const std::vector<at::Tensor>& tensors, pybind11
 // Notes that it has been made, or is guarded no more.
 void carried_out(UpdateNumber number);
 
+// What `number` guards was updated for a step that is not made. Returns false if it guards nothing any more.
+bool step_will_not_come(UpdateNumber number);
+
 // A storage that is freed is guarded no more: others get its address.
 void end_guards_of(const void* storage);
 
@@ -51,6 +54,7 @@ void look_at(at::ArrayRef<const c10::IValue> arguments);
 void look_at(const at::Tensor& tensor);
 void look_at(const void* address, std::size_t nbytes);
 void look_at_all();
+void look_before_a_setting();  // of operators changes: all but what was updated for a step that is not made
 
 // Carries out updates that wait; who guards memory is not told.
 void carry_out(const std::vector<UpdateNumber>& numbers);

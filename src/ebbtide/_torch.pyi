@@ -30,7 +30,6 @@ class Counters(TypedDict):
     resident_bytes: int  # page-rounded, under live storages
     reserved_bytes: int  # pages of the arena: resident + pages kept by freed blocks and by the pool
     arena_limit_bytes: int  # the arena's budget now (0 = unbounded)
-    process_limit_bytes: int  # the process's bound (0 = none)
     unmanaged_bytes: int  # resident memory of the process outside the arena, as last measured
     elsewhere_bytes: int  # resident memory that is not fast: in NUMA tiers, and pages of data files that are mapped
     elsewhere_peak_bytes: int  # since reset_peaks()
@@ -243,6 +242,9 @@ def make_early(make: Callable[[], None]) -> None:
 def carried_out(number: int) -> None:
     """Note that the update has been made, or is guarded no more."""
 
+def step_will_not_come(number: int) -> bool:
+    """Note that what ``number`` guards was updated for a step that is not made. Returns False if it guards nothing."""
+
 def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
     """Set who makes updates, by number, on the thread that looks. A type that it returns is raised there."""
 
@@ -267,6 +269,9 @@ def exit_backend(work: object) -> None:
     """Let them go as soon as ``work`` has ended, which the collective returned; at once where it is None."""
 
 def look_at_all() -> None: ...
+def look_before_a_setting() -> None:
+    """Look at all before a setting of operators changes, but for what was updated for a step that is not made."""
+
 def carry_out(numbers: Sequence[int]) -> None:
     """Make these updates, as far as they are still deferred."""
 

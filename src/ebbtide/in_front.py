@@ -138,6 +138,11 @@ class InFrontOf(Enum):
         "two tensors exchange their contents: deferred updates of both are made before",
         ("torch._C._swap_tensor_impl",),
     )
+    VERSIONS = Row(
+        _TENSORS,
+        "a version counter grows, which tells whether memory changed behind a deferred update: it is made before",
+        ("torch.autograd.graph.increment_version",),
+    )
     STORAGE_DOORS = Row(
         _TENSORS,
         "bytes are looked at: deferred updates of them are made before",
@@ -230,6 +235,11 @@ class InFrontOf(Enum):
             *(f"torch.library.Library.{name}" for name in ("impl", "fallback", "_impl_with_aoti_compile", "_destroy")),
             "torch._ops._Ops.load_library",
         ),
+    )
+    EXPORT = Row(
+        "capture.module_names",
+        "torch.export takes no module while there are global hooks, so those that name modules go meanwhile",
+        ("torch.export.export",),
     )
     SCRIPTED_DOORS = Row(
         _TENSORS,

@@ -34,14 +34,20 @@ from tests.training.cases_in_backward import (
     variants_of,
 )
 from tests.training.cases_in_backward_refused import (
+    changes_the_object,
     clips_as_it_collects,
     clips_in_a_function,
     clips_in_step,
     gives_a_closure,
     lbfgs,
     of_its_own,
+    of_two_types,
     one_zeroes,
+    step_of_two_types,
+    step_with_a_sparse_gradient,
     two_of_the_same,
+    with_a_sparse_gradient,
+    with_an_object_as_rate,
 )
 
 Step = Callable[[Any, Any, int], None]
@@ -324,6 +330,29 @@ def scripted() -> None:
     deferred(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2))
 
 
+def traced() -> None:
+    """In a trace the sizes that Python reads are tensors: Adafactor's own numbers would be, too."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+        layers = nn.Sequential(*net.layers)
+        optimizer.zero_grad()
+        (layers(x).square().mean() + loss_of(net, number)).backward()
+        optimizer.step()
+        torch.jit.trace(layers, x, check_trace=False)
+
+    deferred(step, lambda net: optim.Adafactor(net.layers.parameters(), lr=1e-2))
+
+
+def counts_versions() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        torch.autograd.graph.increment_version(net.layers[0].weight)
+        torch.autograd.graph.increment_version(parameter for parameter in net.layers.parameters())
+
+    deferred(step)
+
+
 def a_batch_that_raises() -> None:
     """Between a step and the next: the script catches it and goes on."""
 
@@ -472,6 +501,8 @@ WAYS: dict[str, Callable[[], object]] = {
         steps_in_inference_mode,
         torch_func,
         scripted,
+        traced,
+        counts_versions,
         a_batch_that_raises,
         steps_in_the_backward_pass,
         in_parallel,
@@ -556,6 +587,15 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "clips_as_it_collects": (lambda: compare(plain_step, clips_as_it_collects).updates, "not PyTorch's own"),
     "with_lbfgs": (lambda: compare(gives_a_closure, lbfgs, 3).updates, "only optimizers of torch.optim"),
     "in_a_mode": (in_a_mode, "mode"),
+    "of_two_types": (lambda: compare(step_of_two_types, of_two_types).updates, "the parameters have several types"),
+    "with_a_sparse_gradient": (
+        lambda: compare(step_with_a_sparse_gradient, with_a_sparse_gradient).updates,
+        "a sparse gradient changes how the other parameters",
+    ),
+    "with_an_object_as_rate": (
+        lambda: compare(changes_the_object, with_an_object_as_rate).updates,
+        "its setting lr is a Rate",
+    ),
 }
 """The scenario, and why its updates are not deferred."""
 

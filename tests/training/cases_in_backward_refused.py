@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn, optim
 from torch._dynamo import compiled_autograd
@@ -260,6 +262,75 @@ def steps_in_inference_mode(net: Any, optimizer: Any, number: int) -> None:
         optimizer.step()
 
 
+def of_two_types(net: Any) -> optim.Optimizer:
+    """Adafactor's epsilon for all parameters is that of the first one's type."""
+    net.layers[0].bfloat16()
+    return optim.Adafactor([*net.layers[0].parameters(), *net.layers[1:].parameters()], lr=1e-2)
+
+
+def step_of_two_types(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+    x = net.layers[0](x.bfloat16()).float()
+    for _ in range(3):
+        for layer in net.layers[1:]:
+            x = F.gelu(layer(x))
+    x.square().mean().backward()
+    optimizer.step()
+
+
+def with_a_sparse_gradient(net: Any) -> optim.Optimizer:
+    """With which Adagrad goes through all parameters of its list one by one: in bfloat16 that rounds otherwise."""
+    net.sparse = nn.Embedding(WIDTH, WIDTH, sparse=True)
+    net.bfloat16()
+    return optim.Adagrad([*net.layers.parameters(), net.sparse.weight], lr=1e-2, foreach=True)
+
+
+def step_with_a_sparse_gradient(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad()
+    net.layers[0](net.layers[1](net.sparse(tokens(number)))).square().mean().backward()
+    optimizer.step()
+
+
+@before_step
+def scales_by_hand(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(float(number == LATER))
+
+
+def fused(net: Any) -> optim.Optimizer:
+    return optim.AdamW(net.layers.parameters(), lr=1e-2, fused=True)
+
+
+def with_an_array_as_rate(net: Any) -> optim.Optimizer:
+    return optim.SGD(net.layers.parameters(), lr=np.array(0.1), momentum=0.9, foreach=False)  # type: ignore[arg-type]
+
+
+@before_step
+def changes_the_array(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.param_groups[0]["lr"] *= 0.5
+
+
+class Rate:
+    """A number that nobody else can keep."""
+
+    def __init__(self) -> None:
+        self.of_now = 0.1
+
+    def __neg__(self) -> float:
+        return -self.of_now
+
+
+def with_an_object_as_rate(net: Any) -> optim.Optimizer:
+    optimizer = optim.SGD(net.layers.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    optimizer.param_groups[0]["lr"] = Rate()
+    return optimizer
+
+
+@before_step
+def changes_the_object(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.param_groups[0]["lr"].of_now *= 0.5
+
+
 REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
     "accumulates": (
         accumulates,
@@ -291,6 +362,11 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "with_state_that_shares_memory": (plain_step, with_state_that_shares_memory, "its state shares memory"),
     "steps_in_a_mode": (steps_in_a_mode, adamw, "within a mode"),
     "steps_in_inference_mode": (steps_in_inference_mode, adamw, "inference mode"),
+    "of_two_types": (step_of_two_types, of_two_types, "the parameters have several types"),
+    "with_a_sparse_gradient": (step_with_a_sparse_gradient, with_a_sparse_gradient, "a sparse gradient changes"),
+    "scales_by_hand": (scales_by_hand, fused, "found_inf changed between the backward pass and step"),
+    "changes_the_array": (changes_the_array, with_an_array_as_rate, "lr changed between the backward pass and step"),
+    "changes_the_object": (changes_the_object, with_an_object_as_rate, "its setting lr is a Rate"),
 }
 """The scenario, its optimizer, and what is said of it."""
 
@@ -536,6 +612,7 @@ ERRORS: dict[str, tuple[Callable[..., None], str]] = {
     "keeps_what_autograd_saves": (keeps_what_autograd_saves, USES),
     "gives_another_parameter": (gives_another_parameter, USES),
     "exchanges_gradients": (exchanges_gradients, "a gradient is changed between the backward pass and step"),
+    "scales_by_hand": (scales_by_hand, "found_inf changed between the backward pass and step"),
     "reads_state_in_a_child": (reads_state_in_a_child, "the child had one"),
     "steps_in_a_mode": (steps_in_a_mode, "within a mode"),
     "changes_how_operators_compute": (changes_how_operators_compute, USES),
@@ -566,3 +643,13 @@ def error(name: str) -> tuple[str, int]:
         except OrderError:
             pass
     return said, made
+
+
+def settings_after_an_error() -> None:
+    """Of a net that somebody still has: nothing of it is used."""
+    with suppress(OrderError), session():
+        training = train(plain_step, adamw, LATER)
+        reads_parameters(training.net, training.optimizer, LATER)
+    torch.set_num_threads(torch.get_num_threads())
+    with pytest.raises(OrderError, match="was updated in the backward pass for a step that was not made"):
+        training.net.layers[2].weight.sum()

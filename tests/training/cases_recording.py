@@ -312,3 +312,18 @@ def seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int, int]:
             crosses_end = storage.persistent or storage.death > len(trace.ticks)
             rows.append((storage.nbytes, str(storage.kind), storage.persistent, crosses_end, uses))
     return rows, sum(tick.flops for tick in trace.ticks), peak(live_bytes(trace))
+
+
+def exports_while_recorded() -> list[bool]:
+    """A module whose steps are recorded, and which has names from then on; whether each export computes as it does."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.Tanh())
+    x, same = torch.randn(8, 64), []
+
+    def step() -> None:
+        net(x).square().mean().backward()
+        exported = torch.export.export(net, (x,), strict=True)
+        same.append(torch.equal(exported.module()(x), net(x)))
+
+    trace = record(step)
+    assert any("Sequential.0" in tick.module for tick in trace.ticks)
+    return same

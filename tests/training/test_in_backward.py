@@ -168,6 +168,10 @@ def test_what_an_early_update_does_not_allow_is_an_error_where_the_script_does_i
     assert made == (2 if name in GOES_ON else 0)
 
 
+def test_after_an_error_and_its_session_settings_are_free_and_parameters_are_guarded() -> None:
+    child.run(REFUSED_CASE("settings_after_an_error"), env=QUIET)
+
+
 def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(training_script("torch.manual_seed(0)"))
     done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "in-backward", "script.py", cwd=tmp_path, status=0)

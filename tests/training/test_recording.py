@@ -96,6 +96,11 @@ def test_bytes_are_those_of_the_operands_once() -> None:
     }
 
 
+def test_a_module_is_exported_while_its_step_is_recorded() -> None:
+    """PyTorch's strict export takes none while there are global hooks, as those that name modules are."""
+    assert child.run("cases_recording:exports_while_recorded") == [True] * 3
+
+
 def test_a_step_that_raises_is_not_counted() -> None:
     recorded, sizes = child.run("cases_recording:a_step_that_raises")
     assert recorded

@@ -6,6 +6,7 @@ global and take part in no graph, so a step with them makes the same allocations
 
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +15,25 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
+from ebbtide.in_front import InFrontOf
 
 _FIRE_TWICE = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global hooks"), Warning, None, 0)
 """A filter of PyTorch's warning of hooks that fire twice. These do nothing in compiled code."""
+
+
+_installed: list["ModuleNames"] = []
+_exports: list[object] = []  # wrappers, once there are any
+
+
+def _without_names(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    paused = [*_installed]
+    for names in paused:
+        names.remove()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        for names in paused:
+            names.install()
 
 
 class ModuleNames:
@@ -27,9 +44,12 @@ class ModuleNames:
         self._handles: list[RemovableHandle] = []
         self._paths: dict[int, str] = {}
         self._before: list[int] = []
+        if not _exports:
+            _exports.extend(InFrontOf.EXPORT.install(_without_names))
 
     def install(self) -> None:
         if not self._handles:
+            _installed.append(self)
             # Not by ``filterwarnings``: after it, what the script has been warned of once is shown again.
             warnings.filters.insert(0, _FIRE_TWICE)  # type: ignore[attr-defined]
             self._handles = [
@@ -42,6 +62,8 @@ class ModuleNames:
             handle.remove()
         if self._handles and _FIRE_TWICE in warnings.filters:
             warnings.filters.remove(_FIRE_TWICE)  # type: ignore[attr-defined]
+        if self in _installed:
+            _installed.remove(self)
         self._handles = []
         self._paths.clear()
         self._before.clear()

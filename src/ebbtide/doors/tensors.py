@@ -33,6 +33,7 @@ def guard() -> None:
         _guarded.add("torch")
         InFrontOf.TENSOR_DOORS.install(_looking_at_tensors)
         InFrontOf.SWAPS.install(_looking_at_tensors)
+        InFrontOf.VERSIONS.install(_looking_at_each)
         InFrontOf.STORAGE_DOORS.install(_looking_at_storages)
         InFrontOf.SCRIPTED_DOORS.install(_all_first)
         before_dlpack_exports(lambda tensor, _: _torch.look_at([tensor]))
@@ -61,6 +62,13 @@ def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any)
     return original(*args, **kwargs)
 
 
+def _looking_at_each(original: Callable[..., Any], tensors: Any) -> Any:
+    """For a function that takes a tensor, or an iterable of them."""
+    tensors = tensors if isinstance(tensors, torch.Tensor) else [*tensors]
+    _torch.look_at([tensors] if isinstance(tensors, torch.Tensor) else tensors)
+    return original(tensors)
+
+
 def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if _torch.deferred_count():
         for storage in args:
@@ -78,7 +86,8 @@ def _all_first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _around_a_setting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         _torch.begin_change()  # may take a while, and Ctrl-C comes as it ends
-        return _all_first(original, *args, **kwargs)
+        _torch.look_before_a_setting()
+        return original(*args, **kwargs)
     finally:
         _torch.end_change()
 

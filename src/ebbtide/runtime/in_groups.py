@@ -2,7 +2,8 @@
 
 ``torch.optim``'s functions for lists (``_multi_tensor_adam``, say) go through all parameters, their gradients and their
 state once for each operator. Called for some parameters after the others, they compute the same: no operator of theirs
-mixes two elements of a list. Then what belongs to a parameter is needed once, and not once for each operator.
+mixes two elements of a list, but for those that ``_mixes`` finds. Then what belongs to a parameter is needed once, and
+not once for each operator.
 Left out: fused optimizers, which native code cuts (``list_operators.cpp``).
 """
 
@@ -19,7 +20,8 @@ def cut_lists(group_bytes: int) -> list[Wrapper]:
 
     def in_groups(function: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> None:
         lists = [params, *args, *kwargs.values()]
-        for begin, end in _groups(lists, len(params), group_bytes):
+        whole = [(0, len(params))] if _mixes(function, lists) else _groups(lists, len(params), group_bytes)
+        for begin, end in whole:
             parts = [_part(value, len(params), begin, end) for value in lists]
             positional = 1 + len(args)
             function(*parts[:positional], **dict(zip(kwargs, parts[positional:], strict=True)))
@@ -28,6 +30,14 @@ def cut_lists(group_bytes: int) -> list[Wrapper]:
                     value[begin:end] = part  # an optimizer may have put a tensor there: its first momentum, say
 
     return InFrontOf.LIST_OPTIMIZERS.install(in_groups)
+
+
+def _mixes(function: Callable[..., Any], lists: list[Any]) -> bool:
+    """Tell whether one element of a list changes what becomes of the others: as ``update_order.independent.mixes``."""
+    if function.__name__ == "_multi_tensor_adafactor" and len({parameter.dtype for parameter in lists[0]}) > 1:
+        return True
+    tensors = (tensor for value in lists if isinstance(value, list) for tensor in value)
+    return any(isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided for tensor in tensors)
 
 
 def _part(value: Any, length: int, begin: int, end: int) -> Any:

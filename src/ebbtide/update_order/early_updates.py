@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 from torch.optim import Optimizer
@@ -143,7 +144,7 @@ class EarlyUpdates:
         if len(now) != len(self._settings):
             return "a group of parameters"
         for before, after in zip(self._settings, now, strict=True):
-            for name in before.keys() | after.keys():
+            for name in sorted(before.keys() | after.keys()):
                 if before.get(name) is not after.get(name) and before.get(name) != after.get(name):
                     return {"params": "the parameters of a group", "": "its state"}.get(name, name)
         return "its state" if any(self._states[key] != self._state_of(self.due[key]) for key in self.due) else ""
@@ -250,17 +251,22 @@ def _outside_autocast() -> Iterator[None]:
 
 
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
-    """List the settings by group, and last the state's holder. They are compared, not read."""
+    """List the settings by group, and last the optimizer's attributes and its state's holder. They are compared, not
+    read. Attributes with an underscore are PyTorch's own notes, and ``step`` may be a scheduler's wrapper."""
     groups: list[Mapping[str, object]] = [
         {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
         for group in optimizer.param_groups
     ]
-    return [*groups, {"": id(optimizer.state)}]
+    named = {name: _setting(value) for name, value in vars(optimizer).items() if name not in (*GIVEN, "step")}
+    attributes = {name: value for name, value in named.items() if not name.startswith("_")}
+    return [*groups, {**attributes, "": id(optimizer.state)}]
 
 
 def _constant(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return id(value), value._version
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return [*map(_constant, value)] if isinstance(value, list | tuple) else value
 
 

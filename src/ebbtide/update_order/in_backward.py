@@ -10,6 +10,7 @@ tell of it, as they do of deferred updates (``native/torch/deferred.cpp``). Afte
 Left out: what ``doors`` leaves out.
 """
 
+import gc
 import os
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+import ebbtide._torch as _torch
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
@@ -48,6 +50,7 @@ class InBackward(Subscriber):
         self._without_step: set[int] = set()  # numbers of optimizers that went when updates had been made
         self._passes = 0  # under way, one within another
         self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
+        self._has_ended = False
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._process = os.getpid()
 
@@ -61,6 +64,7 @@ class InBackward(Subscriber):
 
     def remove(self) -> None:
         """End it. Parameters stay guarded that were updated for a step that was not made."""
+        self._has_ended = True
         unsubscribe(self)
         if self._used in listeners:
             listeners.remove(self._used)
@@ -86,7 +90,8 @@ class InBackward(Subscriber):
         """Let go of an optimizer. Where its step will not come, what was updated stays guarded while anybody has it."""
         order.detach()
         if order.early and order.due:
-            self._without_step.add(order.number)
+            if _torch.step_will_not_come(order.number):
+                self._without_step.add(order.number)
             order.due.clear()
         else:
             order.release()
@@ -198,10 +203,16 @@ class InBackward(Subscriber):
         if order is not None and is_due and not order.early:
             self._leave(order, _use_before_step())
             return None
-        if not is_due and number not in self._without_step:
+        if is_due:
+            self._break(f"{script_line()} uses a parameter or state before step")
+            return OrderError.type_for(self._broken)
+        gc.collect()  # a net that a cycle alone keeps is nobody's
+        if number not in self._without_step or not _torch.step_will_not_come(number):
             return None
-        self._break(f"{script_line()} uses a parameter or state before step")
-        return OrderError.type_for(self._broken)
+        what = f"{script_line()} uses what was updated in the backward pass for a step that was not made"
+        if not self._has_ended:
+            self._break(what)
+        return OrderError.type_for(what)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         order = self._known.get(id(optimizer))

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import optim
 from torch.optim import Optimizer
@@ -28,8 +29,11 @@ INDEPENDENT = (
     optim.Rprop,
     optim.SGD,
 )
-"""They update each parameter from its own gradient and state alone, so the order of updates changes no bit."""
+"""They update each parameter from its own gradient and state alone, so the order of updates changes no bit.
+``mixes`` has the exceptions."""
 
+_KEPT = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic)
+"""Kinds of settings: none of them can change, or they can be copied."""
 
 IN_A_MODE = "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
 
@@ -74,7 +78,32 @@ def why_not_independent(optimizer: Optimizer) -> str:
         return "its step, or a function that its step calls, is not PyTorch's own"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
         return "a hook of its step may change gradients, or look at what step was called with"
-    return "its step is differentiable" if any(group.get("differentiable") for group in optimizer.param_groups) else ""
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "its step is differentiable"
+    return _may_change_unseen(optimizer) or mixes(optimizer)
+
+
+def mixes(optimizer: Optimizer) -> str:
+    """Say what one of ``INDEPENDENT`` takes from other parameters of a group, or ""."""
+    for group in optimizer.param_groups:
+        parameters = group["params"]
+        if type(optimizer) is optim.Adafactor and len({parameter.dtype for parameter in parameters}) > 1:
+            return "Adafactor takes epsilon from a group's first parameter, and the parameters have several types"
+        gradients = (parameter.grad for parameter in parameters)
+        if group.get("foreach") and any(grad is not None and grad.layout is not torch.strided for grad in gradients):
+            return "with foreach, a sparse gradient changes how the other parameters of its group are updated"
+    return ""
+
+
+def _may_change_unseen(optimizer: Optimizer) -> str:
+    """Name a setting that is an object of the script's own, whose number nobody can keep; else ""."""
+    for group in optimizer.param_groups:
+        for name in optimizer.defaults.keys() & group.keys():
+            value = group[name]
+            parts = value if isinstance(value, list | tuple) else [value]
+            if not all(part is None or isinstance(part, _KEPT) for part in parts):
+                return f"its setting {name} is a {type(value).__name__}, whose value may change unseen"
+    return ""
 
 
 def _computes_as_in_torch(optimizer: Optimizer) -> bool:
