@@ -112,7 +112,7 @@ class Ranks:
             found = self._store.multi_get([f"{_ENDED}/{rank}" for rank in ranks])
             return {rank: json.loads(text) for rank, text in zip(ranks, found, strict=True)}
 
-        return _in_time(ended, most_s + _ANSWER_S) or {}
+        return _in_time(ended, most_s) or {}
 
     def _watch(self) -> None:
         while self._reason is None and not self._closing.wait(_LOOK_EVERY_S):
@@ -129,8 +129,9 @@ def _decoded(text: bytes) -> RankError | None:
     return RankError(*json.loads(text)) if text else None
 
 
-def _in_time(call: Callable[[], _T], most_s: float = _ANSWER_S) -> _T | None:
-    """Return the call's result; None where it raises or takes too long: a store, or its machine, may be gone."""
+def _in_time(call: Callable[[], _T], beyond_s: float = 0.0) -> _T | None:
+    """Return the call's result; None where it raises, or takes ``_ANSWER_S`` longer than that: a store, or its
+    machine, may be gone."""
     answer: list[_T] = []
 
     def carry_out() -> None:
@@ -139,5 +140,5 @@ def _in_time(call: Callable[[], _T], most_s: float = _ANSWER_S) -> _T | None:
 
     thread = threading.Thread(target=carry_out, name="ebbtide-store", daemon=True)
     thread.start()
-    thread.join(most_s)
+    thread.join(beyond_s + _ANSWER_S)
     return answer[0] if answer else None
