@@ -307,10 +307,12 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def test_a_script_is_verified_and_its_own_directory_left_alone(project: Path, tmp_path: Path) -> None:
+def test_a_script_is_verified_and_its_own_directory_left_alone(
+    project: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     kept = tmp_path / "kept"
-    options = ["--fast", "40%", "--keep", str(kept), "--json"]
-    done = run(EBBTIDE, "verify", *options, "train.py", "--seed", "1", cwd=project, status=0, fresh=True)
+    command = [EBBTIDE, "verify", "--fast", "40%", "--keep", str(kept), "--json", "train.py", "--seed", "1"]
+    done = run(*command, cwd=project, status=0, fresh=pytestconfig.getoption("--all"))
     verdict = json.loads(done.stdout)
     assert verdict["proven"] is True
     assert (verdict["steps"], verdict["losses"], verdict["fast"]) == (5, 5, "40%")
