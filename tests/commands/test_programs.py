@@ -129,15 +129,18 @@ def test_an_error_ends_a_script_as_under_python_whatever_its_excepthook_does(tmp
     assert "division by zero" in plain.stdout
 
 
-@pytest.mark.parametrize("name", ["html", "resource", "click", "tomllib/__init__"])
-def test_a_script_finds_its_own_modules_by_names_that_ebbtide_knows_others_by(tmp_path: Path, name: str) -> None:
-    script(tmp_path / Path(name).parent, "x = 'the script\\'s'", f"{Path(name).name}.py")
-    top = name.partition("/")[0]
-    path = script(tmp_path, f"import torch\nimport {top}\nprint({top}.x)\ntorch.ones(2)\n")
-    for command in (["-m", "ebbtide"], [str(Path(sys.executable).with_name("ebbtide"))]):
-        words = [sys.executable, *command, "run", "--fast", "1GiB", "--quiet", str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert (done.returncode, done.stdout) == (0, "the script's\n"), done.stderr
+@pytest.mark.parametrize("command", [["-m", "ebbtide"], [str(Path(sys.executable).with_name("ebbtide"))]])
+def test_a_script_finds_its_own_modules_by_names_that_ebbtide_knows_others_by(
+    tmp_path: Path, command: list[str]
+) -> None:
+    for name in ("html", "resource", "click", "tomllib/__init__"):
+        script(tmp_path, "x = __name__ + ', the script\\'s'", f"{name}.py")
+    names = ("html", "resource", "click", "tomllib")
+    imports = "".join(f"import {name}\nprint({name}.x)\n" for name in names)
+    path = script(tmp_path, f"import torch\n{imports}torch.ones(2)\n")
+    words = [sys.executable, *command, "run", "--fast", "1GiB", "--quiet", path]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (0, "".join(f"{name}, the script's\n" for name in names)), done.stderr
 
 
 def test_a_script_is_found_as_the_kernel_finds_it(tmp_path: Path) -> None:
