@@ -43,12 +43,12 @@ from tests.report.test_page import unpack
 from tests.training.test_verify import record, report, verdict_of
 
 
-def on_a_terminal(*words: object, columns: int = 80) -> str:
-    """What ``ebbtide`` writes with standard output and error on a terminal so wide."""
+def on_a_terminal(*words: object, columns: int = 80, starts: tuple[str, str] = ("-m", "ebbtide")) -> str:
+    """What ``ebbtide``, or what ``starts`` it, writes with standard output and error on a terminal so wide."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    command = [sys.executable, "-m", "ebbtide", *map(str, words)]
+    command = [sys.executable, *starts, *map(str, words)]
     child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env={**environment, "TERM": "xterm"})
     os.close(theirs)
     said = b""

@@ -40,6 +40,7 @@ from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from tests.helpers import command
 from tests.helpers.cli import call as run
 from tests.helpers.paths import ROOT
+from tests.probe.test_probe import TINY
 
 R, W, RW = 1, 2, 3
 MUL = Kernel("aten::mul", "x", "pmm", Origin.MEASURED, (100, 200, 100), (R, R, W), (0, 1, 2, 4, 3, 5, 6, 7),
@@ -412,8 +413,11 @@ def test_the_recorders_tell_calls_alike(recorded: Trace) -> None:
 
 
 @pytest.mark.starts
-def test_the_command_writes_a_machine_that_commands_take(recorded: Trace, disk: Path, tmp_path: Path) -> None:
+def test_the_command_writes_a_machine_that_commands_take(
+    recorded: Trace, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace, machine = tmp_path / "step.trace", tmp_path / "machine.toml"
+    monkeypatch.setattr("ebbtide.probe.command.THOROUGH", TINY)
     save(recorded, trace)
     done = run("probe", "--spill", disk, "--seconds", 1, "--kernels", trace, "--kernel-seconds", 60, "-o", machine)
     assert done.exit_code == 0, done.output

@@ -17,6 +17,7 @@ from ebbtide.units import MIB
 from tests.helpers import command
 from tests.helpers.cli import call as run
 from tests.helpers.paths import ROOT
+from tests.probe.test_probe import TINY
 
 NODE = SlowerTier(TierKind.NUMA, 64 * MIB, 0)
 COMPRESSED = SlowerTier(TierKind.COMPRESSED, 64 * MIB)
@@ -82,8 +83,11 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.starts
-def test_operators_are_measured_with_operands_there_and_planned_with(trace: Path, tmp_path: Path) -> None:
+def test_operators_are_measured_with_operands_there_and_planned_with(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = tmp_path / "machine.toml"
+    monkeypatch.setattr("ebbtide.probe.command.THOROUGH", TINY)
     measured = ("--seconds", 1, "--kernels", trace, "--kernel-seconds", 60)
     done = run("probe", "--tier", "numa:0:64MiB", *measured, "-o", machine)
     assert done.exit_code == 0, done.output

@@ -548,9 +548,18 @@ def test_the_command_shows_the_table_and_writes_the_machine(
     assert len(shown) == 3
 
 
+WITH_SMALL_FILES = """
+from dataclasses import replace
+from ebbtide.cli import main
+from ebbtide.probe import command
+command.THOROUGH = replace(command.THOROUGH, file_bytes=1 << 24, memory_bytes=1 << 24)
+main()
+"""
+
+
 @pytest.mark.starts
 def test_on_a_terminal_the_command_shows_what_it_measures_and_its_table_fits(disk: Path) -> None:
-    said = on_a_terminal("probe", "--spill", disk, "--seconds", "1")
+    said = on_a_terminal("probe", "--spill", disk, "--seconds", "1", starts=("-c", WITH_SMALL_FILES))
     for part in ("writing a file", "writing and reading, round 5 of 5", "computing beside a busy disk"):
         assert part in said
     lines = lines_of(said)
