@@ -26,8 +26,7 @@ class Fake(soak.Soak):
     """Its processes write what they are told, or end with a status and a last word."""
 
     def __init__(self, folder: Path, **told: object) -> None:
-        super().__init__(folder)
-        self.told = told
+        self.folder, self.library, self.unkind, self.build, self.told = folder, folder, folder, "a build", told
 
     def process(self, stem: Path, command: list[str], environment: dict[str, str]) -> int:
         told = self.told.get(stem.name.replace("-", "_"), {"sha256": "a"})

@@ -71,7 +71,7 @@ def test_small_boxes_are_put_together() -> None:
 
 
 def test_budgets_are_what_the_planner_says_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace, machine = network(layers=3), disk()
+    trace, machine = network(layers=6), disk()
     tried = try_budgets(trace, machine)
     assert tuple(row.name for row in tried) == SHARES
     for row in tried:
@@ -93,7 +93,7 @@ def test_budgets_are_what_the_planner_says_of_them(monkeypatch: pytest.MonkeyPat
 def test_what_leaves_is_told_by_kind_and_module() -> None:
     # By hand: the 8 MiB of the activation have no room in memory between ticks 4 and 5.
     assert leaving(step(), plan(), "dram") == ((f"activation of {IMAGE}", 8 * MIB),)
-    trace, machine = network(layers=3), disk()
+    trace, machine = network(layers=6), disk()
     rows = {row.name: row for row in try_budgets(trace, machine)}
     made = try_policy("ebbtide", trace, machine, rows["50%"].nbytes).planned
     assert made is not None
@@ -146,7 +146,7 @@ def test_the_plan_named_with_the_step_has_a_row() -> None:
 
 
 def test_faster_links_are_tried_where_steps_are_dear() -> None:
-    trace = network(layers=3)
+    trace = network(layers=6)
     tried = [row for row in try_budgets(trace, disk(both=10**9)) if row.step_ns is not None]
     dear = [(row.step_ns, row.faster_ns) for row in tried if row.step_ns > 1.05 * trace.step_ns]
     assert dear
