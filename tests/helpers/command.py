@@ -29,12 +29,14 @@ def run(
     cwd: Path | None = None,
     status: int | None = None,
     fresh: bool = False,
+    library: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end; both streams are captured as text, and shown if the exit status is not the one that is expected.
 
     ``ebbtide``, scripts and ``-m`` are forked from a Python that has imported PyTorch (``fork_server``), and so is what
     they start, unless the process itself matters (``fresh``): a budget in bytes is for all that it holds, and some
-    variables are read when it starts. Of whole GiB the server takes little: a third of one.
+    variables are read when it starts. Of whole GiB the server takes little: a third of one. A ``library`` is one
+    that this Python has preloaded.
     """
     words = None if fresh else forked.words_of(command)
     if words is None or _SMALL_BUDGET.search(" ".join(words)) or not all(map(_is_read_late, env or {})):
@@ -43,7 +45,7 @@ def run(
         )
     else:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            ended = forked.run(command, environment(env), cwd or Path.cwd(), out, err, HUNG_AFTER_S)
+            ended = forked.run(command, environment(env), cwd or Path.cwd(), out, err, HUNG_AFTER_S, library)
             out.seek(0), err.seek(0)
             done = subprocess.CompletedProcess(command, ended, out.read(), err.read())
     assert status is None or done.returncode == status, done.stdout + done.stderr
@@ -55,7 +57,7 @@ _SMALL_BUDGET = re.compile(r"--fast(-node)?[= ](?!\d+(%|GiB)|auto)")
 
 def _is_read_late(variable: str) -> bool:
     ours = variable.startswith("EBBTIDE_") and not variable.startswith("EBBTIDE_FAST")
-    return ours or variable in ("PYTHONPATH", "OMP_NUM_THREADS")
+    return ours or variable in ("FAULTY_DISK", "OMP_NUM_THREADS", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)

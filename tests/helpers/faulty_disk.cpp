@@ -2,7 +2,8 @@
 // its spill files (preadv and pwritev by syscall(), fallocate), which nothing else in PyTorch makes.
 //
 // FAULTY_DISK holds rules: "call:after:count:fault" with blanks between them. After so many calls of that name, so many
-// (-1: all) suffer the fault: an errno by its number, or
+// (-1: all) suffer the fault. The first of these calls reads them, so a forked process may have its own. A fault is an
+// errno by its number, or
 //   slow<ms>  it takes so long             short    it transfers 12 KiB at most
 //   rate<MB/s>  all that suffer it share a disk that transfers so much, one call after the other
 //   flip      one bit comes back flipped   lost     it says that it wrote
@@ -35,19 +36,24 @@ int rule_count = 0;
 long (*real_syscall)(long, ...) = nullptr;
 int (*real_fallocate)(int, int, long, long) = nullptr;
 
-__attribute__((constructor)) void read_rules() {
+__attribute__((constructor)) void find_calls() {
   real_syscall = reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
   real_fallocate = reinterpret_cast<int (*)(int, int, long, long)>(dlsym(RTLD_NEXT, "fallocate"));
+}
+
+bool read_rules() {
   const char* text = std::getenv("FAULTY_DISK");
   for (int used = 0; text != nullptr && rule_count < kMostRules; text += used) {
     Rule& rule = rules[rule_count];
     if (std::sscanf(text, " %15[^:]:%ld:%ld:%15s%n", rule.call, &rule.after, &rule.count, rule.fault, &used) != 4) break;
     ++rule_count;
   }
+  return true;
 }
 
 // The rule by whose fault this call suffers, or null.
 Rule* rule_of(const char* call) {
+  [[maybe_unused]] static const bool are_read = read_rules();
   Rule* found = nullptr;
   for (int i = 0; i < rule_count; ++i) {
     Rule& rule = rules[i];

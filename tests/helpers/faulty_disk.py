@@ -36,7 +36,9 @@ def trains_on(
     result: Path, *options: str, env: Mapping[str, str] | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The script in a session in demand mode; what it ends with is written to ``result``."""
-    return run(EBBTIDE, *FAST, *options, *SCRIPT, f"--result={result}", env=env, status=status)
+    late = dict(env or {})
+    library = late.pop("LD_PRELOAD", "")
+    return run(EBBTIDE, *FAST, *options, *SCRIPT, f"--result={result}", env=late, status=status, library=library)
 
 
 def slow_environment(library: Path, bytes_per_s: int) -> dict[str, str]:

@@ -40,9 +40,9 @@ class Server:
 
 
 @cache
-def pythons() -> str:
-    """Where Pythons are asked for that have imported PyTorch and Ebbtide."""
-    return Server("tests.helpers.preloaded").address
+def pythons(library: str = "") -> str:
+    """Where Pythons are asked for that have imported PyTorch and Ebbtide, and have the library preloaded."""
+    return Server("tests.helpers.preloaded", **({"LD_PRELOAD": library} if library else {})).address
 
 
 @cache
@@ -148,9 +148,11 @@ def ask_as(words: Sequence[str], python_address: str, planner_address: str) -> N
         subprocess.Popen = popen(python_address, python_address, planner_address)
 
 
-def run(command: Sequence[str], env: Mapping[str, str], cwd: Path, out: Any, err: Any, timeout_s: float) -> int:
+def run(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path, out: Any, err: Any, timeout_s: float, library: str
+) -> int:
     """The exit status of a command that a server understands. Raises subprocess.TimeoutExpired, when it was killed."""
-    start = popen(pythons(), pythons(), planners())
+    start = popen(pythons(library), pythons(), planners())
     with start(command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
         try:
             return process.wait(timeout_s)
