@@ -29,8 +29,8 @@ from tests.helpers.make_ir import R, trace_of
 from tests.helpers.make_recording import recording
 from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
 
-# 512 MiB of state, 64 MiB of activations and some 220 MiB of Python with PyTorch: see test_bounds.py
-LARGE = [TRAIN_MLP, "--width", "2048", "--depth", "8", "--rows", "512", "--steps", "4"]
+# 512 MiB of state, 8 MiB of activations and some 220 MiB of Python with PyTorch: see test_bounds.py
+LARGE = [TRAIN_MLP, "--width", "2048", "--depth", "8", "--rows", "64", "--steps", "4"]
 LESS_THAN_PLAIN = 600 * MIB
 
 
