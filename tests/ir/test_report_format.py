@@ -193,7 +193,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     # it stalled for 0.4 s of its 2 s, and wrote 20 MiB. A day has 43,200 such steps.
     assert text.splitlines()[0] == (
         "Ebbtide: 34.1 M parameters trained for 2 steps in 0.98 GiB, within budget; "
-        "plain PyTorch takes at least 4.30 GiB; a step takes about 1.2 times as long; "
+        "plain PyTorch takes at least 4.26 GiB; a step takes about 1.2 times as long; "
         "20.0 MiB written a step, 906 GB a day"
     )
     assert "1 recorded, 1 demand; median 2.00 s (of 1 demand step); policy demand" in text
