@@ -287,13 +287,6 @@ def rows() -> list[Row]:
             f"{_signs(one for _, _, tco in cost.values() for one in tco)}. It hangs on the price of all but memory, "
             "which is assumed",
         ),
-        Row(
-            "operations are profiled in all placements", "all, up to hours", "",
-            f"`ebbtide probe --kernels`: 67 operators, 99.0 % of a step; the single costs of an operator's operands "
-            f"add up to 0.63 to 1.91 of the joint one ({AUDIT})",
-            "part: all placements of up to 6 operands are measured. For more, the program adds up single costs (0.63 "
-            "to 1.91). Beyond 20,000 moves it is offered fewer places for a move",
-        ),
     ]  # fmt: skip
 
 

@@ -8,12 +8,8 @@
 
 namespace ebbtide::simulate {
 
-Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Kernels& kernels, const Asked& asked)
-    : Online(pieces, machine, asked.policy, asked.score),
-      commands_(commands),
-      kernels_(kernels),
-      asked_(asked),
-      most_rounds_(most_rounds()) {
+Run::Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Asked& asked)
+    : Online(pieces, machine, asked.policy, asked.score), commands_(commands), asked_(asked), most_rounds_(most_rounds()) {
   sort_out();
   place();
 }
@@ -181,7 +177,6 @@ void Run::wait(std::size_t tick) {
 
 double Run::use(std::size_t tick) {
   double extra_ns = 0;
-  std::vector<std::pair<unsigned, std::vector<unsigned>>> measured;  // by rank, the operands there whose cost was measured
   for (const Use& use : pieces_.uses[tick]) {
     Piece piece = use.piece;
     Ranks valid = valid_[piece];
@@ -191,14 +186,8 @@ double Run::use(std::size_t tick) {
       std::int64_t reads = (use.mode & kRead) != 0 ? pieces_.nbytes[piece] : 0;
       std::int64_t writes = (use.mode & kWrite) != 0 ? pieces_.nbytes[piece] : 0;
       const Tier& tier = machine_.tiers.at(rank);
-      if (auto operand = kernels_.operand(tick, rank, pieces_.storage[piece])) {
-        auto here = std::ranges::find(measured, rank, &std::pair<unsigned, std::vector<unsigned>>::first);
-        if (here == measured.end()) here = measured.emplace(here, rank, std::vector<unsigned>{});
-        here->second.push_back(*operand);
-      } else {
-        double reading = static_cast<double>(reads) * tier.read_ns;
-        extra_ns += std::max(reading + static_cast<double>(writes) * tier.write_ns, 0.0);
-      }
+      double reading = static_cast<double>(reads) * tier.read_ns;
+      extra_ns += std::max(reading + static_cast<double>(writes) * tier.write_ns, 0.0);
       record_.slow_reads[rank] += reads;
       record_.slow_writes[rank] += writes;
     }
@@ -211,16 +200,10 @@ double Run::use(std::size_t tick) {
     note_change(piece);
   }
   double time_ns = pieces_.times[tick];
-  if (extra_ns == 0 && measured.empty()) return time_ns;
-  double longer = time_ns;
-  if (extra_ns != 0) {
-    double moving = static_cast<double>(pieces_.reads[tick]) * machine_.fast_read_ns +
-                    static_cast<double>(pieces_.writes[tick]) * machine_.fast_write_ns;
-    longer += std::max(extra_ns - machine_.overlap * std::max(time_ns - moving, 0.0), 0.0);
-  }
-  double more = 0;
-  for (const auto& [rank, slow] : measured) more += kernels_.extra_ns(tick, rank, slow);
-  longer += more;
+  if (extra_ns == 0) return time_ns;
+  double moving = static_cast<double>(pieces_.reads[tick]) * machine_.fast_read_ns +
+                  static_cast<double>(pieces_.writes[tick]) * machine_.fast_write_ns;
+  double longer = time_ns + std::max(extra_ns - machine_.overlap * std::max(time_ns - moving, 0.0), 0.0);
   record_.slower_ns += longer - time_ns;
   return longer;
 }

@@ -3,7 +3,6 @@
 // Left out: what elders are used for, places on the clock within a tick, and the runtime's own costs.
 #pragma once
 
-#include "kernels.hpp"
 #include "lowering.hpp"
 #include "online.hpp"
 
@@ -20,9 +19,9 @@ struct Asked {
 
 class Run : public Online {
  public:
-  // Pieces, commands and kernels are looked at while this lives. Throws std::out_of_range where a command has no link, and
+  // Pieces and commands are looked at while this lives. Throws std::out_of_range where a command has no link, and
   // std::invalid_argument for commands of another step.
-  Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Kernels& kernels, const Asked& asked);
+  Run(const Pieces& pieces, const Commands& commands, const Machine& machine, const Asked& asked);
 
   void steps();  // throws DoesNotFit
 
@@ -44,7 +43,6 @@ class Run : public Online {
   void issue(const Command& command);
 
   const Commands& commands_;
-  const Kernels& kernels_;
   const Asked asked_;
   std::vector<std::size_t> first_of_;             // by tick and one more, a place in the commands
   std::vector<std::vector<unsigned>> begins_;     // by piece, the ranks where it begins, if that is not the first alone

@@ -78,9 +78,9 @@ Pieces make_pieces(Pieces pieces, const UseColumns& uses, const PieceColumns& bi
 }
 
 std::variant<Record, std::size_t> run(const Pieces& pieces, const Commands& commands, const Machine& machine,
-                                      const Kernels& kernels, const Asked& asked) {
+                                      const Asked& asked) {
   try {
-    Run run(pieces, commands, machine, kernels, asked);
+    Run run(pieces, commands, machine, asked);
     run.steps();
     return run.record();
   } catch (const DoesNotFit& error) {
@@ -202,22 +202,6 @@ void bind_engine(py::module_& m) {
       .def(py::init(&make_machine), py::kw_only(), py::arg("tiers"), py::arg("links"), py::arg("groups"), py::arg("chunk_bytes"),
            py::arg("exclusive"), py::arg("overlap"), py::arg("fast_read_ns"), py::arg("fast_write_ns"));
 
-  py::class_<Kernels>(m, "Kernels")
-      .def(py::init<>())
-      .def(
-          "add",
-          [](Kernels& self, std::size_t tick, unsigned rank, bool adds_up, const std::map<std::uint64_t, double>& extra_ns) {
-            self.at[{tick, rank}] = {adds_up, extra_ns};
-          },
-          py::kw_only(), py::arg("tick"), py::arg("rank"), py::arg("adds_up"), py::arg("extra_ns"))
-      .def(
-          "add_operand",
-          [](Kernels& self, std::size_t tick, unsigned rank, std::int64_t storage, unsigned operand) {
-            require(operand < 64, "an operand is one of 64");
-            self.operands[{tick, rank}][storage] = operand;
-          },
-          py::kw_only(), py::arg("tick"), py::arg("rank"), py::arg("storage"), py::arg("operand"));
-
   py::class_<Asked>(m, "Asked")
       .def(py::init([](const Policy* policy, const py::object& score, int n_steps, bool keeps_spans, bool checks_state) {
              return Asked{policy, score.is_none() ? Score{} : score_of(score), n_steps, keeps_spans, checks_state};
@@ -266,22 +250,21 @@ void bind_engine(py::module_& m) {
 
   m.def(
       "simulate_stays",
-      [](const Pieces& pieces, const Machine& machine, const Kernels& kernels, const Storages& storages,
-         const StayColumns& columns, const Asked& asked) {
+      [](const Pieces& pieces, const Machine& machine, const Storages& storages, const StayColumns& columns, const Asked& asked) {
         Stays stays = stays_of(columns);
         py::gil_scoped_release release;
-        return run(pieces, lower(stays, storages, ways_of(machine)), machine, kernels, asked);
+        return run(pieces, lower(stays, storages, ways_of(machine)), machine, asked);
       },
-      py::arg("pieces"), py::arg("machine"), py::arg("kernels"), py::arg("storages"), py::arg("stays"), py::arg("asked"));
+      py::arg("pieces"), py::arg("machine"), py::arg("storages"), py::arg("stays"), py::arg("asked"));
 
   m.def(
       "simulate",
-      [](const Pieces& pieces, const Machine& machine, const Kernels& kernels, const py::object& schedule, const Asked& asked) {
+      [](const Pieces& pieces, const Machine& machine, const py::object& schedule, const Asked& asked) {
         Commands commands = commands_of(schedule);
         py::gil_scoped_release release;
-        return run(pieces, commands, machine, kernels, asked);
+        return run(pieces, commands, machine, asked);
       },
-      py::arg("pieces"), py::arg("machine"), py::arg("kernels"), py::arg("schedule"), py::arg("asked"));
+      py::arg("pieces"), py::arg("machine"), py::arg("schedule"), py::arg("asked"));
 }
 
 }  // namespace ebbtide::simulate

@@ -12,8 +12,6 @@ using namespace ebbtide::simulate;
 using ebbtide::Command;
 using ebbtide::Verb;
 
-const Kernels kNoKernels;
-
 template <typename Row>
 ByTick<Row> by_tick(const std::vector<std::vector<Row>>& ticks) {
   ByTick<Row> made;
@@ -151,7 +149,7 @@ TEST(random_simulated_steps_keep_to_the_budget) {
     std::vector<double> before;
     try {
       for (int again = 0; again < 2; ++again) {
-        Run run(step.pieces, commands, machine, kNoKernels, asked);
+        Run run(step.pieces, commands, machine, asked);
         run.steps();
         CHECK(run.record().peak[0] <= machine.tiers[0].capacity);
         CHECK(again == 0 || run.record().starts == before);

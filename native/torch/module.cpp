@@ -17,7 +17,6 @@
 #include <functional>
 
 #include "../core/fault.hpp"
-#include "../core/node_memory.hpp"
 #include "../simulate/schedule_columns.hpp"
 #include "arithmetic.hpp"
 #include "gathers.hpp"
@@ -363,13 +362,6 @@ PYBIND11_MODULE(_torch, m) {
   m.def(
       "check_tier", [](const std::string& kind, std::uint64_t bytes, int node) { check_tier({kind, bytes, node}); },
       py::arg("kind"), py::arg("capacity_bytes"), py::arg("node"));
-  m.def("load_latency_ns", load_latency_ns, py::arg("node"), py::arg("nbytes"));
-  m.def(
-      "place_on_node",
-      [](std::uintptr_t address, std::size_t nbytes, unsigned node) {
-        return place_on_node(reinterpret_cast<void*>(address), nbytes, node);
-      },
-      py::arg("address"), py::arg("nbytes"), py::arg("node"));
   m.def("stop", [] {
     arena().set_chaos(0.0, 0);
     the_allocator()->on = false;

@@ -1,7 +1,7 @@
 """Typed face of the native code of planning. ``native/core/decider.hpp`` is also the arena's, ``native/simulate`` is
 the simulator's engine, and ``native/search`` has prices and bounds. Loads no torch. Sizes are bytes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -108,17 +108,6 @@ class Machine:
         fast_write_ns: float,
     ) -> None: ...
 
-class Kernels:
-    """Measured operations in place, by tick and slower tier (``simulator.measured_in_place``)."""
-
-    def __init__(self) -> None: ...
-    def add(self, *, tick: int, rank: int, adds_up: bool, extra_ns: Mapping[int, float]) -> None:
-        """Add an operation's extra time by placement of its operands, a sum of 2**i. ``adds_up``: the table has one
-        operand each."""
-
-    def add_operand(self, *, tick: int, rank: int, storage: int, operand: int) -> None:
-        """Say which operand of the tick's operation the storage is."""
-
 class Asked:
     """The settings of a simulation. Under a policy the schedule MUST be empty; None follows the schedule.
 
@@ -163,7 +152,7 @@ class Record:
     def queued(self) -> dict[str, _Ints]:
         """Return the copies in the order in which links got them: tick, storage, source, target."""
 
-def simulate(pieces: Pieces, machine: Machine, kernels: Kernels, schedule: Schedule, asked: Asked) -> Record | int:
+def simulate(pieces: Pieces, machine: Machine, schedule: Schedule, asked: Asked) -> Record | int:
     """Run steps without the GIL. A number is the tick that does not fit. Raises ValueError for a schedule of another
     step, KeyError for a command along no link, and RuntimeError where a checked state is wrong."""
 
@@ -189,7 +178,6 @@ def lower(
 def simulate_stays(
     pieces: Pieces,
     machine: Machine,
-    kernels: Kernels,
     storages: Storages,
     stays: tuple[_Ints, _Ints, _Ints, _Ints, _Ints],
     asked: Asked,

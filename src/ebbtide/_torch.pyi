@@ -158,15 +158,6 @@ def measure_tier(kind: str, node: int) -> dict[str, float]:
 def check_tier(kind: str, capacity_bytes: int, node: int) -> None:
     """Raise ValueError, which says why, where such a tier cannot be had."""
 
-def load_latency_ns(node: int, nbytes: int) -> float:
-    """Measure a load that waits for the one before it, in ``nbytes`` of a NUMA node's memory; -1: of this process's.
-
-    Raises RuntimeError where that cannot be had.
-    """
-
-def place_on_node(address: int, nbytes: int, node: int) -> int:
-    """Place all pages of a mapping that nobody has touched. Returns 0, or the errno of the failure."""
-
 def stop() -> None:
     """Give new storages to the previous allocator again. Managed ones stay valid, under the same budget."""
 

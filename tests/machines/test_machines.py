@@ -91,6 +91,7 @@ def test_a_machine_is_found_by_name_or_by_file(tmp_path: Path) -> None:
         ('tiers = [{ name = "dram", in_place = "all", read_pj_per_bit = "20" }]', "must be a float"),
         ('tiers = [{ name = "dram", in_place = "all", write_bytes_per_s = 0 }]', "write_bytes_per_s"),
         ('tiers = [{ name = "dram", in_place = "all" }, { name = "pmm", in_place = "reads" }]', "it needs bytes_per_s"),
+        ('tiers = [{ name = "dram", in_place = "all", load_ns = 9.5 }]', r"tiers\[0\] .* does not know: 'load_ns'"),
         ('groups = [{ name = "bus", bytes_per_s = 1, sharing = "never" }]', "fair, in_order"),
     ],
 )

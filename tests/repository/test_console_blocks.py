@@ -27,7 +27,6 @@ SKIPPED = {  # the beginning of a command: why it does not run here
     "pip install .": "compiles for minutes; `make install` has done it",
     "make demo": "installs packages and trains for minutes",
     "make test": "runs this test, too",
-    "ebbtide probe --kernels": "measures for ten minutes; tests of the probe run it for less",
 }
 GUIDE = re.findall(r"^\| [^|]+ \| `(ebbtide [^`]+)`", (ROOT / "docs" / "guide.md").read_text(), re.M)
 NOT_HERE = {  # of the guide's: why

@@ -11,6 +11,7 @@ from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
 from ebbtide.planning.policies import machine_for
 from ebbtide.probe.quick import probe_quick
+from ebbtide.probe.tiers_between import render_between
 from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
@@ -146,6 +147,7 @@ def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:
     assert machine.exclusive
     assert machine.tiers[2].capacity_bytes == GIB
     assert machine.packing == {"compressed"}
+    assert f"{'numa0 in place':<24}read at " in render_between(machine)
     assert all(machine.link(a.name, b.name) is not None for a in machine.tiers for b in machine.tiers if a is not b)
     file = tmp_path / "machine.toml"
     file.write_text(machine.to_toml())

@@ -33,53 +33,34 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the machine as TOML, for planners."
 )
-@click.option(
-    "--kernels",
-    metavar="TRACE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also call the operators of this step again, with operands in memory and in a file.",
-)
-@click.option(
-    "--kernel-seconds",
-    type=Number(1, 7 * 24 * 3600),
-    default=60.0,
-    show_default=True,
-    help="About so many seconds of calling them. Those that take most of the step come first.",
-)
 def probe(
     spill: tuple[str, ...],
     tiers: str | None,
     device: str | None,
     seconds: float,
     output: Path | None,
-    kernels: Path | None,
-    kernel_seconds: float,
 ) -> None:
     """Measure this machine, for plans and simulations.
 
     Measures how fast memory and the spill directory are, and how much moving slows the operations beside it. Shows each
     figure's median and quartiles. Up to 1 GiB is written to unnamed files, which leave nothing behind.
-
-    With --kernels, the step's operators are measured with their operands in memory and in a file. The machine that is
-    written then has these times, and lets operations use the file in place, as a mapping. It is for `plan`, `simulate`,
-    `compare` and `sweep`; `run` always moves an operation's storages into memory.
     """
     from ebbtide.commands.working import working
     from ebbtide.probe.command import probe_and_write
     from ebbtide.session.driven import check_writable, written
-    from ebbtide.terminal import folded_for_terminal, terminal_columns
+    from ebbtide.terminal import folded_for_terminal
     from ebbtide.units import format_time
     from ebbtide.units import seconds as seconds_of
     from ebbtide.whole_file import write_whole
 
-    check_writable({"machine": output}, [kernels])
+    check_writable({"machine": output})
 
     def show(text: str) -> None:
         click.echo(folded_for_terminal(text, sys.stdout))
 
     if device is not None:
-        if tiers or kernels:
-            raise click.UsageError("--device goes with --spill and -o: --tier and --kernels are the CPU's")
+        if tiers:
+            raise click.UsageError("--device goes with --spill and -o: --tier is the CPU's")
         machine = _of_device(device, spill, show)
         for link in machine.links:
             show(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, after {format_time(seconds_of(link.latency_ns))}")
@@ -88,8 +69,7 @@ def probe(
                 write_whole(output, machine.to_toml().encode())
             show(f"\nwrote {output}")
         return
-    columns = terminal_columns(sys.stdout)
-    probe_and_write(spill, seconds, output, show, kernels, kernel_seconds, tiers, working, columns)
+    probe_and_write(spill, seconds, output, show, tiers, working)
 
 
 def _of_device(name: str, spill: tuple[str, ...], say: Callable[[str], None]) -> "Machine":

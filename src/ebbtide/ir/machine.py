@@ -13,7 +13,6 @@ the first tier. Each byte that it reads on another tier adds the difference of t
 less 1/bytes_per_s of the first. ``write_bytes_per_s`` does the same for bytes that it writes. The operation also spends
 time on other things than its operands' bytes. A share ``overlap`` of that time hides the addition: 0 adds all of it,
 and 1 is the roofline max(compute, sum of bytes / rate of their tier). ``in_place_ns`` is the formula.
-Where a machine has ``kernels`` of an operation, the measured times replace the formula (``ir.kernels``).
 """
 
 import json
@@ -25,7 +24,6 @@ from typing import Any, overload
 
 from ebbtide.errors import FileFormatError, SettingError
 from ebbtide.ir.base import Floats, Ints, Origin, check_range
-from ebbtide.ir.kernels import Kernel
 from ebbtide.ir.records import check_reals, read_record, refusing_damage
 
 FORMAT = "ebbtide-machine"
@@ -63,12 +61,11 @@ class Tier:
 
     ``bytes_per_s`` is the rate at which operations read in place, None if unknown. ``write_bytes_per_s`` is the same
     for writing; None means as for reading. Single measurements lay up to ``bytes_per_s_spread`` from the first.
-    ``usd_per_gb`` is the price, and ``static_mw_per_gb`` the power at rest. ``read_pj_per_bit`` and
-    ``write_pj_per_bit`` are what an access or a copy costs on top. ``endurance_bytes`` can be written to the whole tier
-    before it wears out, None without end. ``page_bytes`` is the unit of space; None means the pages of the runtime's
-    arena, which have two sizes. On a tier that ``packs``, a storage takes its ``Storage.packed_bytes``, and one that
-    does not shrink may not lie there. ``load_ns`` is the time of a load that waits for the one before it, None if
-    unknown; no formula uses it.
+    ``usd_per_gb`` is the price, and ``static_mw_per_gb`` the power at rest.
+    ``read_pj_per_bit`` and ``write_pj_per_bit`` are what an access or a copy costs on top. ``endurance_bytes`` can be
+    written to the whole tier before it wears out, None without end. ``page_bytes`` is the unit of space; None means the
+    pages of the runtime's arena, which have two sizes. On a tier that ``packs``, a storage takes its
+    ``Storage.packed_bytes``, and one that does not shrink may not lie there.
     """
 
     name: str
@@ -84,13 +81,12 @@ class Tier:
     endurance_bytes: int | None = None
     page_bytes: int | None = None
     packs: bool = False
-    load_ns: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "capacity_bytes bytes_per_s_spread")
         check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
-        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit load_ns")
+        check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
         if self.packs and self.in_place is not InPlace.NOTHING:
             raise ValueError(f"{self.name} packs what lies there, so operations cannot use it in place")
 
@@ -245,8 +241,7 @@ class Machine:
 
     ``chunk_bytes`` is the space that a copy takes and gives up at a time; None: all of it, before and after. In an
     ``exclusive`` machine contents lie on one tier only, so every eviction writes (unified memory of GPUs,
-    ``move_pages`` of Linux). Otherwise a clean replica may stay behind. ``kernels`` are measured times of operations in
-    place, at most one for each operation and tier.
+    ``move_pages`` of Linux). Otherwise a clean replica may stay behind.
     """
 
     name: str
@@ -258,7 +253,6 @@ class Machine:
     exclusive: bool = False
     compute: Compute = Compute()
     cost: Cost = Cost()
-    kernels: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
         check_range(self, "chunk_bytes", low=1)
@@ -282,20 +276,8 @@ class Machine:
         for tier in self.tiers[1:]:
             if tier.in_place.reads and tier.bytes_per_s is None:
                 raise ValueError(f"operations may use {tier.name} in place, so it needs bytes_per_s")
-        self._check_kernels()
         if self.compute.rule is not ComputeRule.TRACE and self.tiers[0].bytes_per_s is None:
             raise ValueError(f"the rule {self.compute.rule} needs bytes_per_s of {self.tiers[0].name}")
-
-    def _check_kernels(self) -> None:
-        readable = {tier.name for tier in self.tiers[1:] if tier.in_place.reads}
-        known = set[tuple[str, str, str]]()
-        for kernel in self.kernels:
-            if kernel.tier not in readable:
-                raise ValueError(f"a kernel of {kernel.tier!r:.80}, which is no slower tier that operations may use")
-            key = (kernel.operator, kernel.arguments, kernel.tier)
-            if key in known:
-                raise ValueError(f"two kernels of {kernel.operator!r:.80} with the same arguments in {kernel.tier}")
-            known.add(key)
 
     @property
     def packing(self) -> frozenset[str]:
@@ -370,8 +352,7 @@ class Machine:
         for table, single, default in (("compute", self.compute, Compute()), ("cost", self.cost, Cost())):
             if single != default:
                 lines += ["", f"[{table}]", *_toml_pairs(asdict(single))]
-        listed = (("tiers", self.tiers), ("links", self.links), ("groups", self.groups), ("kernels", self.kernels))
-        for header, records in listed:
+        for header, records in (("tiers", self.tiers), ("links", self.links), ("groups", self.groups)):
             for record in records:
                 lines += ["", f"[[{header}]]", *_toml_pairs(asdict(record))]
         return "\n".join(lines) + "\n"

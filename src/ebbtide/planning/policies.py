@@ -175,9 +175,8 @@ def machine_for(settings: Settings, spill: Sequence[Path], say: Callable[[str], 
         )
     nodes = {tier.name for tier in settings.tiers if tier.kind is TierKind.NUMA}
     if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads and tier.name not in nodes]:
-        measured = ", at measured times" if machine.kernels else ""
         warn(
-            f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place{measured}. A run moves "
+            f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place. A run moves "
             f"whatever an operation uses into {machine.tiers[0].name}, so it is planned without that; `ebbtide plan`, "
             "`simulate` and `compare` have it",
             EbbtideWarning,
@@ -188,5 +187,4 @@ def machine_for(settings: Settings, spill: Sequence[Path], say: Callable[[str], 
         tier if tier.name in nodes else replace(tier, in_place=InPlace.NOTHING, packs=tier.name in packing)
         for tier in machine.tiers[1:]
     )
-    kernels = tuple(kernel for kernel in machine.kernels if kernel.tier in nodes)
-    return replace(machine, tiers=(machine.tiers[0], *slower), kernels=kernels)
+    return replace(machine, tiers=(machine.tiers[0], *slower))

@@ -6,6 +6,4 @@ has been written once. The samples of a figure are spread over the whole measure
 machine drifts.
 
 Beside that, it measures PyTorch's matrix products and the cost of calling an operator (``compute``).
-
-With a trace, its operators are called again with their operands in memory and in a file (``placements``, with torch).
 """

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from ebbtide.host.process import give_back_freed_memory, peak_resident_bytes, reset_peak, resident_bytes
 from ebbtide.ir.base import Ints
-from ebbtide.ir.kernels import whole_operators
 from ebbtide.ir.trace import Trace
 from ebbtide.probe.calls import Buffers, NotRepeatableError, call_of, tensors_in
-from ebbtide.probe.placements import NOT_CALLED, unique_operators
 
 _RUNS = 5
 _RUN_SHARE = 0.02
@@ -50,15 +49,15 @@ def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes
     deadline, caller = time.monotonic() + seconds, _Caller(most_bytes, seconds * _RUN_SHARE)
     measured: dict[tuple[str, str], tuple[int, int]] = {}
     with torch.no_grad():
-        for unique in unique_operators(trace):
+        for operator, arguments in _by_time(trace):
             if time.monotonic() > deadline:
                 break
             with suppress(NotRepeatableError):
-                took_ns, worked_in = caller.call(unique.operator, unique.arguments)
-                measured[unique.operator, unique.arguments] = max(took_ns, operator_ns), worked_in
+                took_ns, worked_in = caller.call(operator, arguments)
+                measured[operator, arguments] = max(took_ns, operator_ns), worked_in
     times, known = trace.ticks.time_ns.copy(), 0
     kernel_bytes = np.full(len(times), caller.kept_bytes)
-    for ticks in whole_operators(trace):
+    for ticks in _whole_operators(trace):
         first = trace.tick(ticks[0])
         if (took := measured.get((first.operator, first.arguments))) is not None:
             times[ticks] = 0
@@ -67,6 +66,22 @@ def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes
             known += took[0]
     called = replace(trace, ticks=replace(trace.ticks, time_ns=times))
     return CalledTimes(called, known / max(int(np.sum(times)), 1), kernel_bytes)
+
+
+def _whole_operators(trace: Trace) -> list[range]:
+    """Return the ticks of each outermost operator, including the operators that run in it."""
+    firsts = sorted({0, *np.flatnonzero(trace.ticks.depth == 0).tolist()})
+    return [range(first, last) for first, last in pairwise([*firsts, len(trace.ticks)])]
+
+
+def _by_time(trace: Trace) -> list[tuple[str, str]]:
+    """Return the name and arguments of each outermost operator, once. Those that take longest come first."""
+    spent: dict[tuple[str, str], int] = {}
+    for ticks in _whole_operators(trace):
+        first = trace.tick(ticks[0])
+        call = first.operator, first.arguments
+        spent[call] = spent.get(call, 0) + int(trace.ticks.time_ns[ticks].sum())
+    return sorted(spent, key=lambda call: (-spent[call], call))
 
 
 class _Caller:
@@ -95,7 +110,7 @@ class _Caller:
                 samples.append(time.perf_counter_ns() - began)
                 del result
         except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
-            raise NotRepeatableError(NOT_CALLED) from error
+            raise NotRepeatableError("it cannot be called again from its arguments") from error
         return min(samples), worked_in
 
     def _watch(self, bound: Callable[[], object], buffers: Buffers) -> int:

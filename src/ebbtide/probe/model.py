@@ -1,14 +1,8 @@
 """Turns findings into the Machine that planners see."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.probe.figures import Direction, Figure, Findings
-
-if TYPE_CHECKING:
-    from ebbtide.probe.placements import Profile
 
 DRAM, FILE, GROUP = "dram", "file", "disk"
 
@@ -29,21 +23,6 @@ def machine_of(findings: Findings) -> Machine:
         ),
         groups=(LinkGroup(GROUP, _at_least_1(both), _spread(both)),),
     )
-
-
-def with_kernels(machine: Machine, profile: "Profile", reading: Figure, writing: Figure) -> Machine:
-    """Return the machine whose operations may use the file in place, as a mapping, with the times that they then
-    take."""
-    dram, file = machine.tiers
-    in_place = replace(
-        file,
-        in_place=InPlace.ALL,
-        bytes_per_s=_at_least_1(reading),
-        bytes_per_s_spread=_spread(reading),
-        write_bytes_per_s=_at_least_1(writing),
-    )
-    kernels = tuple(kernel for _, kernel in profile.kernels)
-    return replace(machine, name=f"{machine.name}, mapped", tiers=(dram, in_place), kernels=kernels)
 
 
 def _link(findings: Findings, direction: Direction, source: str, target: str) -> Link:

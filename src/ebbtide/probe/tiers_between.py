@@ -49,11 +49,20 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
     return replace(machine, tiers=(dram, *between, file), links=tuple(links), exclusive=exclusive)
 
 
-def render_links(machine: Machine) -> str:
-    """Return the rates of copies from and to tiers between the first and the last, a line each."""
-    between = {tier.name for tier in machine.tiers[1:-1]}
-    links = [link for link in machine.links if between & {link.source, link.target}]
-    return "\n".join(f"{link.name:<24}{link.bytes_per_s / 1e9:.2f} GB/s, one at a time" for link in links)
+def render_between(machine: Machine) -> str:
+    """Return the rates of tiers between the first and the last, a line each: of copies, and of operations in place."""
+    between = {tier.name: tier for tier in machine.tiers[1:-1]}
+    links = [link for link in machine.links if between.keys() & {link.source, link.target}]
+    rows = [(link.name, f"{_gb_per_s(link.bytes_per_s)}, one at a time") for link in links]
+    for tier in between.values():
+        if tier.bytes_per_s is not None and tier.write_bytes_per_s is not None:
+            rates = f"read at {_gb_per_s(tier.bytes_per_s)}, written at {_gb_per_s(tier.write_bytes_per_s)}"
+            rows.append((f"{tier.name} in place", rates))
+    return "\n".join(f"{label:<24}{rates}" for label, rates in rows)
+
+
+def _gb_per_s(bytes_per_s: int) -> str:
+    return f"{bytes_per_s / 1e9:.2f} GB/s"
 
 
 def _slower(memory_ns_per_byte: float, there: int, fast: int) -> int:

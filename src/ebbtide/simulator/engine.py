@@ -18,7 +18,6 @@ from ebbtide.ir.stay_columns import StayColumns, columns_of
 from ebbtide.ir.timeline import COMPUTE_LANE, Level, Span, SpanKind
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.lowering import native_storages
-from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from ebbtide.simulator.result import Outcome, Use, does_not_fit
 from ebbtide.simulator.scores import Score, checked
 from ebbtide.simulator.step_columns import operand_bytes, step_columns
@@ -45,7 +44,6 @@ class Simulator:
             )
         self._trace, self._machine, self._page_bytes = trace, machine, page_bytes
         self._pieces, self._native = step_columns(trace, page_bytes), _native(machine)
-        self._kernels = MeasuredInPlace(trace, machine).native()
 
     def run(
         self,
@@ -67,7 +65,7 @@ class Simulator:
         """Run a plan that has these stays. All other storages are in the first tier all their lives."""
         asked = Asked(policy=None, n_steps=n_steps, keeps_spans=False, checks_state=False)
         storages = native_storages(self._trace)
-        return self._outcome(simulate_stays(self._pieces, self._native, self._kernels, storages, stays.columns, asked))
+        return self._outcome(simulate_stays(self._pieces, self._native, storages, stays.columns, asked))
 
     def run_plan(self, plan: Plan, n_steps: int = 3) -> Outcome:
         """Run a plan, which MUST have been checked."""
@@ -87,7 +85,7 @@ class Simulator:
             keeps_spans=record,
             checks_state=False,
         )
-        return self._outcome(simulate(self._pieces, self._native, self._kernels, no_commands(), asked))
+        return self._outcome(simulate(self._pieces, self._native, no_commands(), asked))
 
     def noted(
         self,
@@ -99,7 +97,7 @@ class Simulator:
     ) -> Record | int:
         """Return the engine's record of the step for ``run``, unrounded; or the tick that does not fit."""
         asked = Asked(policy=policy, n_steps=n_steps, keeps_spans=record, checks_state=checks_state)
-        return simulate(self._pieces, self._native, self._kernels, schedule, asked)
+        return simulate(self._pieces, self._native, schedule, asked)
 
     def _outcome(self, found: Record | int) -> Outcome:
         """Round a record. Raises ValueError for a tick that does not fit, and SettingError for a machine on which the

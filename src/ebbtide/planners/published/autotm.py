@@ -14,13 +14,12 @@ even that was solved, everything is away whenever it can be. The plan's status i
 
 The profile T[k, c] is operation k's time with its operands placed as c. It follows [Note: in place]'s formula: additive
 over operands, less what ``overlap`` hides. This needs one variable for each operation and holds for any number of
-operands. Operations that the machine has measured (``ebbtide probe --kernels``) have the source's indicators d[k, c],
-one for each placement (2^m, for up to six operands). With more operands each has its own measured cost.
+operands.
 
-Left out: a layout of the fast tier with each storage at one address (``defrag.jl``), which the arena's pages make
-unnecessary; cuDNN algorithms and workspaces as choices (scratch is fixed), sizes in MB (pages here), and tiers beyond
-two. Also left out: the interference of moves with operations. It is why the authors' own asynchronous moves lost on a
-CPU.
+Left out: the source's measured profile, with an indicator d[k, c] for each placement; a layout of the fast tier with
+each storage at one address (``defrag.jl``), which the arena's pages make unnecessary; cuDNN algorithms and workspaces
+as choices (scratch is fixed), sizes in MB (pages here), and tiers beyond two. Also left out: the interference of moves
+with operations. It is why the authors' own asynchronous moves lost on a CPU.
 """
 
 from time import perf_counter, perf_counter_ns

@@ -21,7 +21,6 @@ from ebbtide.planners.base import page_size_of
 from ebbtide.planners.published.autotm_flow import Gadgets, Life, gadgets_of, gaps
 from ebbtide.planners.published.solver import Outcome, Program, level_rows
 from ebbtide.planners.search.make_plan import Pair
-from ebbtide.simulator.measured_in_place import MeasuredInPlace
 from ebbtide.simulator.step_columns import operand_bytes
 
 _NS = 1e-6
@@ -38,7 +37,6 @@ class Step:
     networks: list[Gadgets]
     fixed: Ints
     stays: list[Stay]
-    measured: MeasuredInPlace
 
     @property
     def in_place(self) -> InPlace:
@@ -59,8 +57,7 @@ def step_of(trace: Trace, machine: Machine, pair: Pair, longest: int = 0) -> Ste
         stays.append(Stay(number, tier, storage.birth, storage.birth, storage.death))
         if not homeless:
             fixed.append((storage.birth, storage.death, paged[number]))
-    level, measured = _levels(fixed, len(trace.ticks)), MeasuredInPlace(trace, machine)
-    return Step(trace, machine, pair, networks, level, stays, measured)
+    return Step(trace, machine, pair, networks, _levels(fixed, len(trace.ticks)), stays)
 
 
 def _levels(intervals: list[tuple[int, int, int]], n_ticks: int) -> Ints:
@@ -90,8 +87,6 @@ class Flow:
         self.occupancy: list[tuple[int, int, int, int]] = []  # column, from tick, to tick, bytes
         self.slowed: dict[int, list[tuple[int, float]]] = {}  # tick -> (column, ms) of operands in place
         self.beside: dict[int, list[tuple[int, float]]] = {}  # tick -> (column, ms) of moves beside its operation
-        self.operands: dict[int, dict[int, int]] = {}  # tick -> operand of a measured kernel -> column of it in place
-        self.placements: dict[int, dict[int, int]] = {}  # tick -> placement of these operands -> column
         self.longest: dict[int, tuple[float, float]] = {}  # tick -> ms that z_k hides of operands, and of moves
         self.gap = inf  # of the last answer: by which part of the solver's bound it lies above that
         for gadgets in step.networks:
@@ -171,23 +166,13 @@ class Flow:
             return
         read = gadgets.nbytes if mode & Access.READ else 0
         written = gadgets.nbytes if mode & Access.WRITE else 0
-        slow = self.step.machine.rank(self.step.pair.slow.name)
-        operand = self.step.measured.operand(tick, slow, gadgets.storage)
-        if operand is None:
-            longer = self.step.machine.in_place_ns(self.step.pair.slow.name, read, written)
-        elif self.step.measured.joint(tick, slow) and operand not in self.operands.setdefault(tick, {}):
-            self.operands[tick][operand] = edge
-            return
-        else:  # alone: the program adds up the costs of an operation's operands
-            longer = self.step.measured.extra_ns(tick, slow, {operand: 1.0})
+        longer = self.step.machine.in_place_ns(self.step.pair.slow.name, read, written)
         if longer:
             self.slowed.setdefault(tick, []).append((edge, longer * _NS))
 
     def _operations(self) -> None:
         """Add each operation's extra time: rho_k for operands in place, and z_k >= rho_k where moves go on beside
         it."""
-        for tick, edges in self.operands.items():
-            self._placements(tick, edges)
         hidden = _hidden_ms(self.step.trace, self.step.machine)
         for tick in sorted(self.slowed.keys() | self.beside.keys()):
             operands = self.slowed.get(tick, [])
@@ -203,18 +188,6 @@ class Flow:
                 self.program.row([(z, 1.0), *((edge, -ms) for edge, ms in operands)], -hidden[tick])
             if moves:  # z_k >= sum of the moves beside it - time_k
                 self.program.row([(z, 1.0), *((edge, -ms) for edge, ms in moves)], -time_ms)
-
-    def _placements(self, tick: int, operands: dict[int, int]) -> None:
-        """Add the indicators d[k, c] of a measured operation. Where its operands' columns are whole, so are these."""
-        table = self.step.measured.joint(tick, self.step.machine.rank(self.step.pair.slow.name))
-        may_be = sum(1 << operand for operand in operands)
-        columns = {place: self.program.column(integer=False) for place in table if not place & ~may_be}
-        self.program.row([(column, 1.0) for column in columns.values()], 1.0, 1.0)
-        for operand, edge in operands.items():
-            with_it = [(column, 1.0) for place, column in columns.items() if place >> operand & 1]
-            self.program.row([*with_it, (edge, -1.0)], 0.0, 0.0)
-        self.slowed.setdefault(tick, []).extend((column, table[place] * _NS) for place, column in columns.items())
-        self.placements[tick] = columns
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
@@ -291,8 +264,6 @@ class Flow:
                 values[column[0, "stay_dirty" if life.fast[0] else "slow"]] = 1.0
             else:
                 values[[column[edge] for edge in life.edges()]] = 1.0
-        for tick, columns in self.placements.items():
-            values[columns[sum(1 << at for at, edge in self.operands[tick].items() if values[edge] > 0.5)]] = 1.0
         return values
 
 

@@ -143,7 +143,7 @@ def _no_cost_in_place(machine: Machine, _plan: Plan, _trace: Trace) -> Machine |
         return None
     rate = _FASTEST if fast.bytes_per_s is None else fast.bytes_per_s
     alike = (replace(tier, bytes_per_s=rate, write_bytes_per_s=fast.write_bytes_per_s) for tier in slower)
-    return replace(machine, tiers=(fast, *alike), kernels=())
+    return replace(machine, tiers=(fast, *alike))
 
 
 _RELAX: dict[Constraint, Callable[[Machine, Plan, Trace], Machine | None]] = {
