@@ -24,7 +24,7 @@ MACHINE = Machine(
     Origin.MEASURED,
     (Tier("dram", InPlace.ALL), Tier("file", InPlace.NOTHING)),
     (
-        Link("dram", "file", 7, 5, shares="disk", slows_compute=0.5, bytes_per_s_spread=3),
+        Link("dram", "file", 7, 5, shares="disk", slows_compute=0.5),
         Link("file", "dram", 9, 5, shares="disk", slows_compute=0.5),
     ),
     (LinkGroup("disk", 11),),
@@ -148,7 +148,7 @@ def test_too_little_tells_nothing_and_changes_nothing(spans: list[tuple[int, int
 def test_a_machine_takes_what_was_measured_and_keeps_the_rest() -> None:
     machine = Rates(Pace(100.0, 3.2), None, 120.0, 0.25).applied_to(MACHINE)
     out, back = machine.links
-    assert (out.bytes_per_s, out.bytes_per_s_spread, out.latency_ns, out.slows_compute) == (100, 0, 3, 0.25)
+    assert (out.bytes_per_s, out.latency_ns, out.slows_compute) == (100, 3, 0.25)
     assert (back.bytes_per_s, back.latency_ns, back.slows_compute) == (9, 5, 0.25)
     assert machine.groups == (LinkGroup("disk", 120),)
     assert machine.tiers == MACHINE.tiers

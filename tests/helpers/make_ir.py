@@ -18,14 +18,14 @@ TIERS = ("dram", "cxl", "file")
 MACHINE = Machine(
     "made up",
     Origin.ASSUMED,
-    (Tier("dram", InPlace.ALL), Tier("cxl", InPlace.READS, 10**6, 10**9, 5), Tier("file", InPlace.NOTHING)),
+    (Tier("dram", InPlace.ALL), Tier("cxl", InPlace.READS, 10**6, 10**9), Tier("file", InPlace.NOTHING)),
     tuple(
-        Link(source, target, 10**9, 1000, "all" if source == "dram" else None, 0.05, 7, 8, 0.0, 10**8)
+        Link(source, target, 10**9, 1000, "all" if source == "dram" else None, 0.05, beside_bytes_per_s=10**8)
         for source in TIERS
         for target in TIERS
         if source != target
     ),
-    (LinkGroup("all", 2 * 10**9, 3),),
+    (LinkGroup("all", 2 * 10**9),),
 )
 
 

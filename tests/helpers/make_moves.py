@@ -42,7 +42,7 @@ def _small_machine(rng: Random) -> Machine:
     """Links between all tiers. Some share a port, some slow operations down, and some are slower beside them."""
     tiers = (
         Tier("dram", InPlace.ALL, bytes_per_s=rng.choice([None, 10**9])),
-        Tier("cxl", rng.choice(list(InPlace)), None, 5 * 10**8, 0, rng.choice([None, 25 * 10**7])),
+        Tier("cxl", rng.choice(list(InPlace)), None, 5 * 10**8, rng.choice([None, 25 * 10**7])),
         Tier("file", InPlace.NOTHING),
     )
     rates = rng.choices(RATES, k=2)  # away from the first tier, and towards it

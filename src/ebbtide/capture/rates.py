@@ -57,15 +57,13 @@ class Rates:
                     link,
                     bytes_per_s=max(1, round(pace.bytes_per_s)),
                     latency_ns=round(pace.latency_ns),
-                    bytes_per_s_spread=0,
-                    latency_ns_spread=0,
                 )
             if {link.source, link.target} == {fast, slow} and self.slows_compute is not None:
                 link = replace(link, slows_compute=self.slows_compute)
             links.append(link)
         shared = {link.shares for link in links if {link.source, link.target} == {fast, slow}}
         groups = tuple(
-            replace(group, bytes_per_s=max(1, round(self.both)), bytes_per_s_spread=0)
+            replace(group, bytes_per_s=max(1, round(self.both)))
             if group.name in shared and self.both is not None
             else group
             for group in machine.groups

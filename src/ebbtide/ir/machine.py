@@ -60,8 +60,7 @@ class Tier:
     """A memory, or a place behind it. ``capacity_bytes`` None is unlimited.
 
     ``bytes_per_s`` is the rate at which operations read in place, None if unknown. ``write_bytes_per_s`` is the same
-    for writing; None means as for reading. Single measurements lay up to ``bytes_per_s_spread`` from the first.
-    ``usd_per_gb`` is the price, and ``static_mw_per_gb`` the power at rest.
+    for writing; None means as for reading. ``usd_per_gb`` is the price, and ``static_mw_per_gb`` the power at rest.
     ``read_pj_per_bit`` and ``write_pj_per_bit`` are what an access or a copy costs on top. ``endurance_bytes`` can be
     written to the whole tier before it wears out, None without end. ``page_bytes`` is the unit of space; None means the
     pages of the runtime's arena, which have two sizes. On a tier that ``packs``, a storage takes its
@@ -72,7 +71,6 @@ class Tier:
     in_place: InPlace
     capacity_bytes: int | None = None
     bytes_per_s: int | None = None
-    bytes_per_s_spread: int = 0
     write_bytes_per_s: int | None = None
     usd_per_gb: float | None = None
     static_mw_per_gb: float | None = None
@@ -84,7 +82,7 @@ class Tier:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        check_range(self, "capacity_bytes bytes_per_s_spread")
+        check_range(self, "capacity_bytes")
         check_range(self, "bytes_per_s write_bytes_per_s endurance_bytes page_bytes", low=1)
         check_reals(self, "usd_per_gb static_mw_per_gb read_pj_per_bit write_pj_per_bit")
         if self.packs and self.in_place is not InPlace.NOTHING:
@@ -112,14 +110,12 @@ class Link:
     latency_ns: int = 0
     shares: str | None = None
     slows_compute: float = 0.0
-    bytes_per_s_spread: int = 0
-    latency_ns_spread: int = 0
     pj_per_bit: float = 0.0
     beside_bytes_per_s: int | None = None
 
     def __post_init__(self) -> None:
         check_range(self, "bytes_per_s beside_bytes_per_s", low=1)
-        check_range(self, "latency_ns bytes_per_s_spread latency_ns_spread")
+        check_range(self, "latency_ns")
         check_reals(self, "slows_compute pj_per_bit")
         if self.source == self.target:
             raise ValueError(f"a link from {self.source} to itself")
@@ -154,13 +150,11 @@ class LinkGroup:
 
     name: str
     bytes_per_s: int
-    bytes_per_s_spread: int = 0
     sharing: Sharing = Sharing.FAIR
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_range(self, "bytes_per_s", low=1)
-        check_range(self, "bytes_per_s_spread")
 
 
 class ComputeRule(StrEnum):

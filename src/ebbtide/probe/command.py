@@ -59,7 +59,7 @@ def probe_and_write(
         table += "\n\n" + between
     if output is not None:
         write_whole(output, machine_file(findings, table, machine).encode())
-        show(f"\nwrote {output}: the figures marked *, the latencies and the mean slow-downs")
+        show(f"\nwrote {output}: the medians, and the mean slow-downs")
 
 
 def machine_file(findings: Findings, table: str, machine: Machine) -> str:

@@ -67,7 +67,6 @@ def _with_file(machine: Machine, disk: Machine) -> Machine:
                     source=source.name,
                     target=target.name,
                     bytes_per_s=max(rate, 1),
-                    bytes_per_s_spread=0,
                     latency_ns=latency_ns,
                     slows_compute=0.0,
                 )

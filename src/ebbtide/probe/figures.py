@@ -1,7 +1,7 @@
 """A probe's findings as plain data. Each figure is the median of its samples, with their quartiles beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import quantiles
 
@@ -21,12 +21,11 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A median of ``n`` samples and the quartiles around it: about half of the samples lie in [low, high]."""
+    """A median of samples and the quartiles around it: about half of the samples lie in [low, high]."""
 
     median: float
     low: float
     high: float
-    n: int
 
     @staticmethod
     def of(samples: Sequence[float]) -> "Figure":
@@ -34,23 +33,9 @@ class Figure:
         if not samples:
             raise ValueError("a figure needs a sample")
         if len(samples) == 1:
-            return Figure(samples[0], samples[0], samples[0], 1)
+            return Figure(samples[0], samples[0], samples[0])
         low, median, high = quantiles(samples, n=4, method="inclusive")
-        return Figure(median, low, high, len(samples))
-
-    @property
-    def spread(self) -> float:
-        """The distance from the median to the farther quartile."""
-        return max(self.high - self.median, self.median - self.low)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Cell:
-    """One way of moving bytes: so many threads, each with calls of so many bytes."""
-
-    direction: Direction
-    block_bytes: int
-    threads: int
+        return Figure(median, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +58,8 @@ class Slowdown:
 class Findings:
     """One probe of one spill directory, or of several that share the bytes. Speeds in bytes/s, latencies in ns.
 
-    ``moves[cell]`` counts both directions' bytes for a cell of BOTH. ``first_write`` is the speed of writing reserved
-    space for the first time. Every other figure is for space written before.
+    ``moves`` is the speed of the runtime's own copies; BOTH counts both directions' bytes. ``first_write`` is the speed
+    of writing reserved space for the first time. Every other figure is for space written before.
     """
 
     machine: str  # the machine in words
@@ -89,10 +74,6 @@ class Findings:
     memory_threads: int
     memory: Figure
     first_write: Figure
+    moves: dict[Direction, Figure]
     latency_ns: dict[Direction, Figure]
     slowdown: dict[Direction, Slowdown]
-    moves: dict[Cell, Figure] = field(default_factory=dict)
-
-    def runtime_moves(self, direction: Direction) -> Figure:
-        """Return the figure of the runtime's own copies."""
-        return self.moves[Cell(direction, CHUNK_BYTES, self.io_threads)]

@@ -1,8 +1,8 @@
 """Carries out a probe: its parts, their order, and their times.
 
 [Note: interleaving] Disks and virtual machines drift by factors within seconds. So every figure's samples are spread
-over the whole time, in rounds that visit all cells in a new order. Whatever is compared is measured in pairs, one right
-after the other: a kernel alone, and beside a busy link.
+over the whole time, in rounds that visit all directions in a new order. Whatever is compared is measured in pairs, one
+right after the other: a kernel alone, and beside a busy link.
 """
 
 import os
@@ -10,7 +10,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import SpillError
@@ -18,43 +18,31 @@ from ebbtide.host.kernel_files import text_of
 from ebbtide.host.mounts import find_mount, read_mounts
 from ebbtide.host.process import PROC, memory_limit
 from ebbtide.host.spill import checked_spill_directories, usable_bytes
-from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings, Slowdown
+from ebbtide.probe.figures import CHUNK_BYTES, Direction, Figure, Findings, Slowdown
 from ebbtide.probe.kernels import Copying, Kernel, Matmul
 from ebbtide.probe.spill_bench import SpillBench
-from ebbtide.units import GIB, KIB, MIB, format_bytes
+from ebbtide.units import GIB, MIB, format_bytes
 
 # Shares of a probe's time. The rest is for setting up.
 _FIRST_WRITE, _MEMORY, _LATENCY, _MOVES, _SLOWDOWN = 0.12, 0.05, 0.05, 0.48, 0.22
 
-_RUNTIME_CELL_WEIGHT = 2  # the runtime's own cells are measured twice a round, and this many times as long
+_VISITS = 2  # of each direction, in a round
 _LEAST_LATENCIES = 16
 _WAYS = (Direction.OUT, Direction.BACK)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The thoroughness of a probe. It takes about ``seconds``, or more where one block alone takes long.
-
-    The runtime's own cells (4 MiB, its number of threads) are always measured.
-    """
+    """The thoroughness of a probe. It takes about ``seconds``, or more where one chunk alone takes long."""
 
     seconds: float
     file_bytes: int
     memory_bytes: int
-    blocks: tuple[int, ...]
-    threads: tuple[int, ...]
     rounds: int
 
 
-THOROUGH = Effort(
-    seconds=12.0,
-    file_bytes=GIB,
-    memory_bytes=512 * MIB,
-    blocks=(64 * KIB, MIB, CHUNK_BYTES, 16 * MIB),
-    threads=(1, 2, 4),
-    rounds=5,
-)
-QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, blocks=(), threads=(), rounds=3)
+THOROUGH = Effort(seconds=12.0, file_bytes=GIB, memory_bytes=512 * MIB, rounds=5)
+QUICK = Effort(seconds=1.2, file_bytes=256 * MIB, memory_bytes=128 * MIB, rounds=3)
 
 
 def parts_of(effort: Effort) -> int:
@@ -79,28 +67,23 @@ def measure(
             ", ".join(map(str, asked)), f"only {format_bytes(free_bytes)} are free, too little to measure with"
         )
     limit = memory_limit()
-    runtime = {direction: Cell(direction, CHUNK_BYTES, io_threads) for direction in Direction}
-    cells = _cells(effort, io_threads)
-    most_threads, largest = max(cell.threads for cell in cells), max(cell.block_bytes for cell in cells)
     with (
-        SpillBench(directories, file_bytes, most_threads, largest) as bench,
+        SpillBench(directories, file_bytes, io_threads) as bench,
         Copying(min(effort.memory_bytes, limit.nbytes // 8)) as copying,
     ):
         begin("writing a file")
-        first_write = Figure.of(bench.write_first(io_threads, _FIRST_WRITE * effort.seconds))
+        first_write = Figure.of(bench.write_first(_FIRST_WRITE * effort.seconds))
         begin("copying memory")
         memory = Figure.of([copying.speed(_MEMORY * effort.seconds / 8) for _ in range(8)])
-        fitting = [cell for cell in cells if cell in runtime.values() or bench.fits(cell)]
-        kept = affordable_cells(fitting, set(runtime.values()), first_write.median, effort)
-        moves, latency = _moves(bench, kept, set(runtime.values()), effort, begin)
+        moves, latency = _moves(bench, effort, begin)
         matmul, slowdown = Matmul(), {}
         for way in _WAYS:
             begin("computing beside a busy disk")
-            slowdown[way] = Slowdown(*(_slowdown(bench, runtime[way], kernel, effort) for kernel in (matmul, copying)))
+            slowdown[way] = Slowdown(*(_slowdown(bench, way, kernel, effort) for kernel in (matmul, copying)))
     return Findings(
         machine=_machine_in_words(limit.nbytes),
         directory=" and ".join(map(_directory_in_words, directories)),
-        notes=_notes(bench, effort, file_bytes, len(cells) - len(kept), load),
+        notes=_notes(bench, effort, file_bytes, load),
         disturbed=_disturbing(load),
         took_s=time.monotonic() - started,
         file_bytes=bench.nbytes,
@@ -110,65 +93,40 @@ def measure(
         memory_threads=copying.threads,
         memory=memory,
         first_write=first_write,
+        moves=moves,
         latency_ns=latency,
         slowdown=slowdown,
-        moves=moves,
     )
 
 
-def _cells(effort: Effort, io_threads: int) -> list[Cell]:
-    threads = sorted({*effort.threads, io_threads})
-    blocks = sorted({*effort.blocks, CHUNK_BYTES})
-    return [Cell(direction, block, count) for block in blocks for count in threads for direction in Direction]
-
-
-def affordable_cells(cells: Sequence[Cell], needed: set[Cell], bytes_per_s: float, effort: Effort) -> list[Cell]:
-    """Leave out the dearest rows until the rest fits its time. On a slow disk, a block for each thread may take
-    long."""
-    kept = list(cells)
-    while _least_bytes(kept) * effort.rounds / bytes_per_s > _MOVES * effort.seconds:
-        optional = [cell for cell in kept if replace(cell, direction=Direction.OUT) not in needed]
-        if not optional:
-            break
-        dearest = max(optional, key=lambda cell: (cell.block_bytes * cell.threads, cell.block_bytes))
-        row = (dearest.block_bytes, dearest.threads)
-        kept = [cell for cell in kept if (cell.block_bytes, cell.threads) != row]
-    return kept
-
-
-def _least_bytes(cells: Sequence[Cell]) -> int:
-    return sum(cell.block_bytes * cell.threads for cell in cells)
-
-
 def _moves(
-    bench: SpillBench, cells: Sequence[Cell], runtime: set[Cell], effort: Effort, begin: Callable[[str], None]
-) -> tuple[dict[Cell, Figure], dict[Direction, Figure]]:
-    """Return the speeds of the cells, and the latency each way in ns. [Note: interleaving]"""
-    visits = [cell for cell in cells for _ in range(_RUNTIME_CELL_WEIGHT if cell in runtime else 1)]
-    weight = {cell: _RUNTIME_CELL_WEIGHT if cell in runtime else 1 for cell in cells}
-    slice_s = _MOVES * effort.seconds / effort.rounds / sum(weight[cell] for cell in visits)
-    samples: dict[Cell, list[float]] = {cell: [] for cell in cells}
+    bench: SpillBench, effort: Effort, begin: Callable[[str], None]
+) -> tuple[dict[Direction, Figure], dict[Direction, Figure]]:
+    """Return the speeds, and the latency each way in ns. [Note: interleaving]"""
+    visits = [*Direction] * _VISITS
+    slice_s = _MOVES * effort.seconds / effort.rounds / len(visits)
+    samples: dict[Direction, list[float]] = {direction: [] for direction in Direction}
     waits: dict[Direction, list[float]] = {way: [] for way in _WAYS}
     wait_s = _LATENCY * effort.seconds / effort.rounds / len(_WAYS)
     order = random.Random(0)
     for number in range(effort.rounds):
         begin(f"writing and reading, round {number + 1} of {effort.rounds}")
         order.shuffle(visits)
-        for cell in visits:
-            samples[cell].append(bench.speed(cell, slice_s * weight[cell]))
+        for direction in visits:
+            samples[direction].append(bench.speed(direction, slice_s))
         for way in _WAYS:
             waits[way] += bench.latencies_ns(way, wait_s, -(-_LEAST_LATENCIES // effort.rounds))
-    speeds = {cell: Figure.of(found) for cell, found in samples.items()}
+    speeds = {direction: Figure.of(found) for direction, found in samples.items()}
     return speeds, {way: Figure.of(found) for way, found in waits.items()}
 
 
-def _slowdown(bench: SpillBench, cell: Cell, kernel: Kernel, effort: Effort) -> Figure:
-    """Return the extra time of the kernel beside the busy cell, from pairs [Note: interleaving]."""
+def _slowdown(bench: SpillBench, way: Direction, kernel: Kernel, effort: Effort) -> Figure:
+    """Return the extra time of the kernel beside the busy link, from pairs [Note: interleaving]."""
     pairs = 2 * effort.rounds
     slice_s = _SLOWDOWN * effort.seconds / (4 * 2 * pairs)  # four kernels and links, each alone and beside
 
     def beside() -> float:
-        with bench.busy(cell):
+        with bench.busy(way):
             return kernel.speed(slice_s)
 
     def alone() -> float:
@@ -214,7 +172,7 @@ def _directory_in_words(directory: Path) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
-def _notes(bench: SpillBench, effort: Effort, asked_bytes: int, left_out: int, load: float) -> tuple[str, ...]:
+def _notes(bench: SpillBench, effort: Effort, asked_bytes: int, load: float) -> tuple[str, ...]:
     notes = []
     if _disturbing(load):
         notes.append(f"other programs were running (load {load:.1f}): measure again on a quiet machine")
@@ -226,6 +184,4 @@ def _notes(bench: SpillBench, effort: Effort, asked_bytes: int, left_out: int, l
         notes.append(f"slow disk: only {format_bytes(bench.nbytes)} of the file could be written in the time")
     elif asked_bytes < effort.file_bytes:
         notes.append(f"little space is free: the file had only {format_bytes(asked_bytes)}")
-    if left_out:
-        notes.append(f"{left_out} ways of moving were left out: the file is too small for them, or the disk too slow")
     return tuple(notes)

@@ -36,9 +36,9 @@ def huge_bytes(nbytes: int) -> Bytes:
 
 
 class MovingPages:
-    """Memory for transfers, whose pages move between two places, as those of storages do when they leave and come back.
+    """Whole huge pages for transfers. They move between two places, as storages' do when they leave and come back.
 
-    The kernel interrupts other CPUs for that. Less than whole huge pages stays where it is.
+    The kernel interrupts other CPUs for that.
     """
 
     def __init__(self, contents: Bytes) -> None:
@@ -53,9 +53,6 @@ class MovingPages:
     @contextmanager
     def transferred(self, out: bool) -> Iterator[memoryview]:
         """Yield the memory for a transfer, read-only if it is a write. Afterwards, its pages are elsewhere."""
-        if len(self.data) % HUGE_PAGE_BYTES:
-            yield self.data
-            return
         here, there = (place.ctypes.data for place in self._places)
         if out:
             _LIBC.mprotect(here, len(self.data), mmap.PROT_READ)

@@ -1,10 +1,9 @@
-"""Shows findings as text: a table of medians with their quartiles, for people and for a machine file's comments."""
+"""Shows findings as text: medians with their quartiles, for people and for a machine file's comments."""
 
-from ebbtide.probe.figures import CHUNK_BYTES, Cell, Direction, Figure, Findings
+from ebbtide.probe.figures import CHUNK_BYTES, Direction, Figure, Findings
 from ebbtide.units import format_bytes, format_time, seconds
 
 _TITLES = {Direction.OUT: "out (write)", Direction.BACK: "back (read)", Direction.BOTH: "both at once"}
-_WIDTH = 20
 _LABEL = 21
 
 
@@ -14,20 +13,12 @@ def render_table(findings: Findings) -> str:
         findings.machine,
         f"{findings.directory}: {format_bytes(findings.file_bytes)}, space that was written before",
         *(f"note: {note}" for note in findings.notes),
-        "GB/s: median [quartiles]; * is what a run does",
+        f"median [quartiles]; moves of {format_bytes(CHUNK_BYTES)} by {findings.io_threads} threads, as in a run",
         "",
-        f"{'block':>8} {'threads':>8}   " + "".join(f"{title:<{_WIDTH}}" for title in _TITLES.values()).rstrip(),
-    ]
-    for block_bytes, threads in sorted({(cell.block_bytes, cell.threads) for cell in findings.moves}):
-        figures = (findings.moves[Cell(direction, block_bytes, threads)] for direction in _TITLES)
-        ours = "*" if (block_bytes, threads) == (CHUNK_BYTES, findings.io_threads) else " "
-        row = "".join(f"{_speed(figure):<{_WIDTH}}" for figure in figures).rstrip()
-        lines.append(f"{format_bytes(block_bytes):>8} {threads:>7}{ours}   {row}")
-    lines += [
-        "",
-        _line("first write", f"{_speed(findings.first_write)} GB/s, of space that was reserved and never written"),
+        *(_line(title, _speed(findings.moves[direction])) for direction, title in _TITLES.items()),
+        _line("first write", f"{_speed(findings.first_write)}, of space that was reserved and never written"),
         _line("latency of 4 KiB", ", ".join(f"{way} {_time(figure)}" for way, figure in findings.latency_ns.items())),
-        _line("memory", f"{_speed(findings.memory)} GB/s read and written, {findings.memory_threads} threads copying"),
+        _line("memory", f"{_speed(findings.memory)} read and written, {findings.memory_threads} threads copying"),
     ]
     for way, slowdown in findings.slowdown.items():
         text = f"matmul by {_percent(slowdown.matmul)}, copying by {_percent(slowdown.copying)}"
@@ -40,7 +31,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _speed(figure: Figure) -> str:
-    return f"{figure.median / 1e9:.2f} [{figure.low / 1e9:.2f}-{figure.high / 1e9:.2f}]"
+    return f"{figure.median / 1e9:.2f} [{figure.low / 1e9:.2f}-{figure.high / 1e9:.2f}] GB/s"
 
 
 def _time(figure: Figure) -> str:

@@ -36,7 +36,7 @@ def with_tiers(machine: Machine, tiers: Sequence[SlowerTier]) -> Machine:
         for link, source, target in ((to_file, tier.name, file.name), (from_file, file.name, tier.name)):
             if link is not None:
                 rate = min(link.bytes_per_s, back if source == tier.name else out)
-                links.append(replace(link, source=source, target=target, bytes_per_s=rate, bytes_per_s_spread=0))
+                links.append(replace(link, source=source, target=target, bytes_per_s=rate))
         packs = tier.kind is TierKind.COMPRESSED
         between.append(Tier(tier.name, InPlace.NOTHING, tier.capacity_bytes, packs=packs))
         if tier.kind is TierKind.NUMA:
