@@ -22,7 +22,7 @@ from ebbtide.whole_file import write_whole
 MOST_AGE_S = 7 * 24 * 3600
 DISTURBED_AGE_S = 3600
 """The life of a machine's file if other programs ran during the measurement."""
-_EDITION = 4
+_EDITION = 5
 """The edition of the probe's measurements. It is raised when they change, so that files of older ones are not read."""
 
 
