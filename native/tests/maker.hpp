@@ -42,7 +42,7 @@ class Maker {
   }
 
   // Nobody makes it meanwhile: it has no recipe, and its pages may have gone.
-  void release(const void* address) {
+  void release(void* address) {
     std::lock_guard alone(alone_);
     free(address);
     forget(address);

@@ -344,10 +344,24 @@ def traced() -> None:
     deferred(step, lambda net: optim.Adafactor(net.layers.parameters(), lr=1e-2))
 
 
+def exported(strict: bool) -> None:
+    """Where torch.export works, optimizers compute with tensors in place of numbers."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+        layers = nn.Sequential(*net.layers)
+        optimizer.zero_grad()
+        (layers(x).square().mean() + loss_of(net, number)).backward()
+        optimizer.step()
+        torch.export.export(layers, (x,), strict=strict)
+
+    compare(step, lambda net: optim.NAdam(net.layers.parameters(), lr=1e-2), 4)
+
+
 def counts_versions() -> None:
     def step(net: Any, optimizer: Any, number: int) -> None:
         plain_step(net, optimizer, number)
-        torch.autograd.graph.increment_version(net.layers[0].weight)
+        torch.autograd.graph.increment_version(tensor=net.layers[0].weight)
         torch.autograd.graph.increment_version(parameter for parameter in net.layers.parameters())
 
     deferred(step)
@@ -485,6 +499,8 @@ WAYS: dict[str, Callable[[], object]] = {
     "two_optimizers": lambda: deferred(one_zeroes, muon_and_adamw),
     "two_of_the_same_parameters": lambda: deferred(one_zeroes, two_of_the_same),
     "a_gan": lambda: deferred(gan_step, generator_and_discriminator),
+    "exported": lambda: exported(strict=False),
+    "exported_strictly": lambda: exported(strict=True),
 } | {
     each.__name__: each
     for each in (

@@ -1,6 +1,7 @@
 """Scenarios of cases_in_backward.py that an early update does not allow: from their first step on (they are left as
 written), or from ``LATER`` on (an error)."""
 
+import gc
 import io
 import os
 import sys
@@ -653,3 +654,15 @@ def settings_after_an_error() -> None:
     torch.set_num_threads(torch.get_num_threads())
     with pytest.raises(OrderError, match="was updated in the backward pass for a step that was not made"):
         training.net.layers[2].weight.sum()
+
+
+def a_net_that_a_cycle_keeps() -> None:
+    """It was updated for a step that is not made, and nobody has it: code whose addresses nobody knows is free."""
+    with session():
+        training = train(plain_step, adamw, LATER)
+        training.net.itself = training.net
+        training.optimizer.zero_grad()
+        loss_of(training.net, LATER).backward()
+        gc.disable()
+        del training
+        torch.jit.script(nn.Linear(4, 4)).save_to_buffer()

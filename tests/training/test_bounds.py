@@ -92,8 +92,7 @@ def test_it_trains_under_a_memory_limit_that_kills_plain_pytorch(plain: tuple[di
 def test_a_percentage_hides_no_peak_of_the_steps_before_it(plain: tuple[dict, int], tmp_path: Path) -> None:
     """Two steps take what plain PyTorch takes. Whoever watches the process sees them, and the report says both."""
     out = tmp_path / "report.json"
-    options = ["--fast", "30%", "--policy", "demand", "--report", str(out)]
-    watched = watch([EBBTIDE, "run", *options, TRAIN_MLP, *MODEL])
+    watched = watch([EBBTIDE, "run", "--fast", "30%", "--report", str(out), TRAIN_MLP, *MODEL])
     assert watched.exit_code == 0, watched.output
     report = json.loads(out.read_text())
     assert watched.peak_bytes > 0.9 * plain[1]

@@ -172,6 +172,10 @@ def test_after_an_error_and_its_session_settings_are_free_and_parameters_are_gua
     child.run(REFUSED_CASE("settings_after_an_error"), env=QUIET)
 
 
+def test_a_net_that_a_cycle_alone_keeps_is_in_nobodys_way() -> None:
+    child.run(REFUSED_CASE("a_net_that_a_cycle_keeps"), env=QUIET)
+
+
 def test_verify_compares_all_but_the_gradients_that_are_gone(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(training_script("torch.manual_seed(0)"))
     done = run(EBBTIDE, "verify", "--fast", "40%", "--optimizer", "in-backward", "script.py", cwd=tmp_path, status=0)

@@ -28,12 +28,13 @@ _exports: list[object] = []  # wrappers, once there are any
 def _without_names(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     paused = [*_installed]
     for names in paused:
-        names.remove()
+        names.unregister()
     try:
         return original(*args, **kwargs)
     finally:
         for names in paused:
-            names.install()
+            if names in _installed:  # another thread's step may have ended
+                names.register()
 
 
 class ModuleNames:
@@ -48,25 +49,31 @@ class ModuleNames:
             _exports.extend(InFrontOf.EXPORT.install(_without_names))
 
     def install(self) -> None:
-        if not self._handles:
+        if self not in _installed:
             _installed.append(self)
             # Not by ``filterwarnings``: after it, what the script has been warned of once is shown again.
             warnings.filters.insert(0, _FIRE_TWICE)  # type: ignore[attr-defined]
-            self._handles = [
-                register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._leave, always_call=True),
-            ]
+            self.register()
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        if self._handles and _FIRE_TWICE in warnings.filters:
-            warnings.filters.remove(_FIRE_TWICE)  # type: ignore[attr-defined]
+        self.unregister()
         if self in _installed:
             _installed.remove(self)
-        self._handles = []
+            if _FIRE_TWICE in warnings.filters:
+                warnings.filters.remove(_FIRE_TWICE)  # type: ignore[attr-defined]
         self._paths.clear()
         self._before.clear()
+
+    def register(self) -> None:
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def unregister(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():

@@ -62,10 +62,10 @@ def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any)
     return original(*args, **kwargs)
 
 
-def _looking_at_each(original: Callable[..., Any], tensors: Any) -> Any:
+def _looking_at_each(original: Callable[..., Any], tensor: Any) -> Any:
     """For a function that takes a tensor, or an iterable of them."""
-    tensors = tensors if isinstance(tensors, torch.Tensor) else [*tensors]
-    _torch.look_at([tensors] if isinstance(tensors, torch.Tensor) else tensors)
+    tensors = [tensor] if isinstance(tensor, torch.Tensor) else [*tensor]
+    _torch.look_at(tensors)
     return original(tensors)
 
 

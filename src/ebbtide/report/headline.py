@@ -23,7 +23,7 @@ _FAR_SLOWER = 2
 _SHORT_S = 0.02
 """Of steps that take less, nobody knows how long plain PyTorch's take: Ebbtide's own work counts there."""
 _OWN_BYTES = 40 * MIB
-"""What Ebbtide itself takes of a process, at most: 9 to 16 MiB were measured in five small trainings."""
+"""Left out for Ebbtide's own memory, which was 9 to 16 MiB in five small trainings."""
 _DAY_S = 24 * 3600
 _TB, _GB = 10**12, 10**9
 

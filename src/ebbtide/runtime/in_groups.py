@@ -7,7 +7,7 @@ not once for each operator.
 Left out: fused optimizers, which native code cuts (``list_operators.cpp``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ def cut_lists(group_bytes: int) -> list[Wrapper]:
 
     def in_groups(function: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> None:
         lists = [params, *args, *kwargs.values()]
-        whole = [(0, len(params))] if _mixes(function, lists) else _groups(lists, len(params), group_bytes)
+        whole = [(0, len(params))] if _mixes(function, lists, kwargs) else _groups(lists, len(params), group_bytes)
         for begin, end in whole:
             parts = [_part(value, len(params), begin, end) for value in lists]
             positional = 1 + len(args)
@@ -32,9 +32,10 @@ def cut_lists(group_bytes: int) -> list[Wrapper]:
     return InFrontOf.LIST_OPTIMIZERS.install(in_groups)
 
 
-def _mixes(function: Callable[..., Any], lists: list[Any]) -> bool:
+def _mixes(function: Callable[..., Any], lists: list[Any], named: Mapping[str, Any]) -> bool:
     """Tell whether one element of a list changes what becomes of the others: as ``update_order.independent.mixes``."""
-    if function.__name__ == "_multi_tensor_adafactor" and len({parameter.dtype for parameter in lists[0]}) > 1:
+    one_epsilon = function.__name__ == "_multi_tensor_adafactor" and named.get("eps1") is None
+    if one_epsilon and len({parameter.dtype for parameter in lists[0]}) > 1:
         return True
     tensors = (tensor for value in lists if isinstance(value, list) for tensor in value)
     return any(isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided for tensor in tensors)

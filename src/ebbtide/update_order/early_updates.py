@@ -251,15 +251,14 @@ def _outside_autocast() -> Iterator[None]:
 
 
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
-    """List the settings by group, and last the optimizer's attributes and its state's holder. They are compared, not
-    read. Attributes with an underscore are PyTorch's own notes, and ``step`` may be a scheduler's wrapper."""
+    """List the settings by group, and last the attributes that ``step`` reads, with its state's holder. They are
+    compared, not read."""
     groups: list[Mapping[str, object]] = [
         {name: [*map(id, value)] if name == "params" else _setting(value) for name, value in group.items()}
         for group in optimizer.param_groups
     ]
-    named = {name: _setting(value) for name, value in vars(optimizer).items() if name not in (*GIVEN, "step")}
-    attributes = {name: value for name, value in named.items() if not name.startswith("_")}
-    return [*groups, {**attributes, "": id(optimizer.state)}]
+    scales = {name: _setting(vars(optimizer)[name]) for name in ("found_inf", "grad_scale") if name in vars(optimizer)}
+    return [*groups, {**scales, "": id(optimizer.state)}]
 
 
 def _constant(value: object) -> object:

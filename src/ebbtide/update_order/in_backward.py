@@ -48,6 +48,7 @@ class InBackward(Subscriber):
         self._known: dict[int, EarlyUpdates] = {}  # by optimizer
         self._thread: int | None = None  # that of the backward pass, until it has ended and nothing is due
         self._without_step: set[int] = set()  # numbers of optimizers that went when updates had been made
+        self._collected: set[int] = set()  # those of them for which Python has looked for cycles
         self._passes = 0  # under way, one within another
         self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
         self._has_ended = False
@@ -206,8 +207,12 @@ class InBackward(Subscriber):
         if is_due:
             self._break(f"{script_line()} uses a parameter or state before step")
             return OrderError.type_for(self._broken)
-        gc.collect()  # a net that a cycle alone keeps is nobody's
-        if number not in self._without_step or not _torch.step_will_not_come(number):
+        if number not in self._without_step:
+            return None
+        if number not in self._collected:
+            self._collected.add(number)
+            gc.collect()  # compiled code may use any memory, and a net that a cycle alone keeps is nobody's
+        if not _torch.step_will_not_come(number):
             return None
         what = f"{script_line()} uses what was updated in the backward pass for a step that was not made"
         if not self._has_ended:

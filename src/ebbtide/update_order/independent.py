@@ -86,8 +86,9 @@ def why_not_independent(optimizer: Optimizer) -> str:
 def mixes(optimizer: Optimizer) -> str:
     """Say what one of ``INDEPENDENT`` takes from other parameters of a group, or ""."""
     for group in optimizer.param_groups:
-        parameters = group["params"]
-        if type(optimizer) is optim.Adafactor and len({parameter.dtype for parameter in parameters}) > 1:
+        parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
+        one_epsilon = type(optimizer) is optim.Adafactor and group["eps"][0] is None
+        if one_epsilon and len({parameter.dtype for parameter in parameters}) > 1:
             return "Adafactor takes epsilon from a group's first parameter, and the parameters have several types"
         gradients = (parameter.grad for parameter in parameters)
         if group.get("foreach") and any(grad is not None and grad.layout is not torch.strided for grad in gradients):
@@ -100,7 +101,7 @@ def _may_change_unseen(optimizer: Optimizer) -> str:
     for group in optimizer.param_groups:
         for name in optimizer.defaults.keys() & group.keys():
             value = group[name]
-            parts = value if isinstance(value, list | tuple) else [value]
+            parts = value if type(value) in (list, tuple) else [value]
             if not all(part is None or isinstance(part, _KEPT) for part in parts):
                 return f"its setting {name} is a {type(value).__name__}, whose value may change unseen"
     return ""

@@ -7,7 +7,8 @@ aliases have version counters of their own. So autograd finds no change where th
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -22,6 +23,8 @@ from ebbtide.errors import OrderError
 numbers = itertools.count()  # for updates, and for optimizers whose updates are early: unique in the process
 GIVEN = ("param_groups", "state")
 """The attributes of an optimizer that its stand-in gets from elsewhere."""
+_COMPILING = ("_is_compiling_flag", "_is_exporting_flag", "_is_non_strict_tracing_flag")
+"""Flags of ``torch.compiler`` for the whole process."""
 NO_STATE_YET = "its state is born in this step"
 
 
@@ -64,6 +67,17 @@ def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: to
     return ""
 
 
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Somebody may look while torch.export or Dynamo work. Optimizers compute with tensors in place of numbers then."""
+    flags = {name: vars(torch.compiler)[name] for name in _COMPILING if name in vars(torch.compiler)}
+    vars(torch.compiler).update(dict.fromkeys(flags, False))
+    try:
+        yield
+    finally:
+        vars(torch.compiler).update(flags)
+
+
 class NotedUpdate:
     """The values that ``step`` would have read. ``attributes`` are the optimizer's and ``settings`` the group's."""
 
@@ -102,7 +116,8 @@ class NotedUpdate:
         state = dict(self._before)
         groups = [{**self._settings, "params": [self._parameter]}]
         step: Any = self._kind.step
-        step.__wrapped__(stand_in(self._kind, self._attributes, groups, {self._parameter: state}))
+        with _uncompiled():
+            step.__wrapped__(stand_in(self._kind, self._attributes, groups, {self._parameter: state}))
         for name, value in state.items():
             if value is not self._before.get(name) and self._of_script.get(name) is self._before.get(name):
                 self._of_script[name] = value
