@@ -34,22 +34,22 @@ def named(output: str) -> str:
     return found[1] if found else ""
 
 
-def try_named(net: str, steps: int, refused: str, *, beside: bool = False) -> tuple[str, str]:
-    """What came of it, in words, and what the refusal said. It begins with "ok" if the size that was named works."""
+def try_named(net: str, steps: int, refused: str, *, beside: bool = False) -> str:
+    """What came of it, in words; it begins with "ok" if the size that was named works."""
     wait = [] if beside else ["--wait-for-plan"]
     script = [str(SCRIPT), net, "--steps", str(steps)]
     first = run([EBBTIDE, "run", "--fast", refused, *script])
     size = named(first.stderr)
     if not size:
-        return f"no size was named (exit status {first.returncode}): {first.stderr[-300:]}", first.stderr
+        return f"no size was named (exit status {first.returncode}): {first.stderr[-300:]}"
     with memory_cgroup(int(size.removesuffix("MiB")) * MIB) as group:
         done = run(group.wrap([EBBTIDE, "run", "--fast", size, *wait, *script]))
     peak = re.search(r"process peak\s+(.*)", done.stderr)
     plan = re.search(r"  steps +(.*?); median", done.stderr)
     said = f"{refused} refused, {size} named: {peak[1] if peak else ''}; {plan[1] if plan else ''}"
     if done.returncode == 0 and "within budget" in done.stderr and re.search(r"[1-9]\d* planned", said):
-        return f"ok: {said}", first.stderr
-    return f"FAILED with {done.returncode}: {said}: {done.stderr[-500:]}", first.stderr
+        return f"ok: {said}"
+    return f"FAILED with {done.returncode}: {said}: {done.stderr[-500:]}"
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
             began = time.monotonic()
             try:
                 refused = args.refused[number % len(args.refused)]
-                found, _ = try_named(net, args.steps, refused, beside=args.beside)
+                found = try_named(net, args.steps, refused, beside=args.beside)
             except NotPermitted as why:
                 print(f"no memory cgroup can be made: {why}", file=sys.stderr)
                 sys.exit(2)

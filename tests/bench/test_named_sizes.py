@@ -1,4 +1,4 @@
-"""The size that an error names works, also below what Python itself takes, where a whole step is made to find it."""
+"""The size that an error names works."""
 
 import pytest
 
@@ -10,8 +10,6 @@ pytestmark = [pytest.mark.starts, pytest.mark.slow]
 @pytest.mark.alike
 @pytest.mark.parametrize("net", NETS)
 def test_the_size_that_an_error_names_works_in_a_cgroup_of_that_size(net: str) -> None:
-    found, refusal = try_named(net, steps=5, refused="64MiB")
+    found = try_named(net, steps=5, refused="64MiB")
     assert found.startswith("ok"), found
     assert "3 planned" in found
-    assert "one step runs within" in refusal
-    assert "A budget that works is" in refusal
