@@ -344,18 +344,18 @@ def traced() -> None:
     deferred(step, lambda net: optim.Adafactor(net.layers.parameters(), lr=1e-2))
 
 
-def exported(strict: bool) -> None:
-    """Where torch.export works, optimizers compute with tensors in place of numbers."""
+def looks_while_pytorch_compiles() -> None:
+    """With this flag, which is of all threads, optimizers compute with tensors in place of numbers."""
 
     def step(net: Any, optimizer: Any, number: int) -> None:
-        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
-        layers = nn.Sequential(*net.layers)
-        optimizer.zero_grad()
-        (layers(x).square().mean() + loss_of(net, number)).backward()
-        optimizer.step()
-        torch.export.export(layers, (x,), strict=strict)
+        plain_step(net, optimizer, number)
+        compiler: Any = torch.compiler
+        compiler._is_compiling_flag = True
+        [parameter.sum() for parameter in net.layers.parameters()]
+        assert compiler._is_compiling_flag
+        compiler._is_compiling_flag = False
 
-    compare(step, lambda net: optim.NAdam(net.layers.parameters(), lr=1e-2), 4)
+    deferred(step, lambda net: optim.NAdam(net.layers.parameters(), lr=1e-2))
 
 
 def counts_versions() -> None:
@@ -499,8 +499,6 @@ WAYS: dict[str, Callable[[], object]] = {
     "two_optimizers": lambda: deferred(one_zeroes, muon_and_adamw),
     "two_of_the_same_parameters": lambda: deferred(one_zeroes, two_of_the_same),
     "a_gan": lambda: deferred(gan_step, generator_and_discriminator),
-    "exported": lambda: exported(strict=False),
-    "exported_strictly": lambda: exported(strict=True),
 } | {
     each.__name__: each
     for each in (
@@ -518,6 +516,7 @@ WAYS: dict[str, Callable[[], object]] = {
         torch_func,
         scripted,
         traced,
+        looks_while_pytorch_compiles,
         counts_versions,
         a_batch_that_raises,
         steps_in_the_backward_pass,
