@@ -92,25 +92,10 @@ def _trained(gate: Path, steps: int, within: Callable[[Run, ebbtide.Session], No
 
 
 def planned_beside_steps(gate: Path) -> Beside:
-    """Meanwhile a child is forked, which has the planner's pipes and lives on until a plan is followed, and a step
-    raises."""
-
     def within(ours: Run, session: ebbtide.Session) -> None:
-        planning, pid = planning_of(session), pid_of(session)
-        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        planning = planning_of(session)
+        assert os.getpriority(os.PRIO_PROCESS, pid_of(session)) == 19
         assert not planning.wants_recordings
-        stays, lets_go = os.pipe()
-        worker = os.fork()
-        if worker == 0:
-            os.close(lets_go)
-            os.read(stays, 1)
-            os._exit(0)
-        try:
-            with session.step():
-                torch.ones(1 << 20).mul_(2)
-                raise ValueError("the script's own")
-        except ValueError:
-            assert pid_of(session) == pid
         train(ours, 3, session)
         activity = planning.activity()
         assert activity is not None
@@ -120,8 +105,6 @@ def planned_beside_steps(gate: Path) -> Beside:
         train(ours, 1, session)
         assert planning.activity() is None
         train(ours, 3, session)
-        os.close(lets_go)
-        assert os.waitpid(worker, 0)[1] == 0
 
     return _trained(gate, 9, within)
 
@@ -160,6 +143,43 @@ def a_step_without_room_beside_the_planner(gate: Path) -> tuple[Verdict, bool, b
 
     beside = _trained(gate, 7, within, above_bytes=160 * MIB)
     return beside.verdict, found[0], found[1], beside.said
+
+
+def a_step_that_raises_meanwhile(gate: Path) -> Beside:
+    def within(ours: Run, session: ebbtide.Session) -> None:
+        pid = pid_of(session)
+        try:
+            with session.step():
+                torch.ones(1 << 20).mul_(2)
+                raise ValueError("the script's own")
+        except ValueError:
+            assert pid_of(session) == pid
+        train(ours, 1, session)
+        gate.touch()
+        assert planner_of(session).wait(200)
+        train(ours, 2, session)
+
+    return _trained(gate, 5, within)
+
+
+def a_fork_meanwhile(gate: Path) -> Beside:
+    """The forked child has the planner's pipes, and lives on until a plan is followed."""
+
+    def within(ours: Run, session: ebbtide.Session) -> None:
+        stays, lets_go = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            os.close(lets_go)
+            os.read(stays, 1)
+            os._exit(0)
+        train(ours, 1, session)
+        gate.touch()
+        assert planner_of(session).wait(200)
+        train(ours, 3, session)
+        os.close(lets_go)
+        assert os.waitpid(worker, 0)[1] == 0
+
+    return _trained(gate, 6, within)
 
 
 def the_end_meanwhile(gate: Path) -> Beside:

@@ -19,7 +19,6 @@ WAITS = BESIDE | {"EBBTIDE_WAIT_FOR_PLAN": "1"}
 
 
 def test_steps_go_on_while_a_plan_is_made_and_follow_it_then(tmp_path: Path) -> None:
-    """Whatever the script does meanwhile harms neither."""
     beside = child.run("cases_background:planned_beside_steps", tmp_path / "gate", env=BESIDE)
     assert (beside.verdict.differences, beside.said) == ((), ())
     assert beside.verdict.modes == ("recorded",) * 2 + ("demand",) * 4 + ("planned",) * 3
@@ -63,6 +62,16 @@ def test_where_a_step_needs_the_planner_s_room_the_planner_goes_and_the_budget_s
     assert "exit status -9" in said[0]
     assert sum(verdict.evicted_bytes.values()) > 0
     assert verdict.modes[-1] == "planned"
+
+
+@pytest.mark.parametrize(("case", "planned"), [("a_step_that_raises_meanwhile", 1), ("a_fork_meanwhile", 2)])
+def test_what_a_script_does_meanwhile_harms_neither_the_steps_nor_the_plan(
+    case: str, planned: int, tmp_path: Path
+) -> None:
+    beside = child.run(f"cases_background:{case}", tmp_path / "gate", env=BESIDE)
+    assert (beside.verdict.differences, beside.said) == ((), ())
+    assert beside.verdict.modes[-planned - 1 :] == ("demand", *("planned",) * planned)
+    assert all(moved > 0 for moved in beside.moved[2:])
 
 
 def test_the_end_waits_for_no_plan(tmp_path: Path) -> None:
