@@ -1,5 +1,6 @@
 """A file is replaced whole or not at all."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -106,3 +107,12 @@ def test_a_name_may_be_as_long_as_any_file_s(tmp_path: Path) -> None:
     try_writing(path)
     write_whole(path, b"new")
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"new", [path])
+
+
+def test_an_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(beside: Path, place: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out'"):
+        write_whole(tmp_path / "out", b"new")

@@ -279,7 +279,8 @@ bool is_of_vectors(const at::RecordFunction& function) {
   auto inputs = function.inputs();
   if (inputs.empty() || !inputs.back().isTensor()) return false;
   const at::Tensor& numbers = inputs.back().toTensor();
-  return numbers.defined() && numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() &&
+  if (!numbers.defined() || numbers.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+  return numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() &&
          numbers.scalar_type() != at::kHalf && numbers.scalar_type() != at::kBFloat16;
 }
 

@@ -140,8 +140,9 @@ class InFrontOf(Enum):
     )
     VERSIONS = Row(
         _TENSORS,
-        "a version counter grows, which tells whether memory changed behind a deferred update: it is made before",
-        ("torch.autograd.graph.increment_version",),
+        "a version counter changes, which tells whether memory changed behind a deferred update: it is made before",
+        ("torch.autograd.graph.increment_version", "torch._C._autograd._unsafe_set_version_counter"),
+        may_lack=True,
     )
     STORAGE_DOORS = Row(
         _TENSORS,

@@ -41,8 +41,10 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(FileNotFoundError):
             beside.chmod(stat.S_IMODE(place.stat().st_mode))
         os.replace(beside, place)
-    except BaseException:
+    except BaseException as error:
         beside.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 

@@ -1,5 +1,6 @@
 """A session's budgets over a native module that only records: what is set, what is refused and what is told."""
 
+import signal
 import threading
 from collections.abc import Mapping
 
@@ -84,6 +85,21 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     ends = ["begin_step", "end_step"]
     recorded = ["reset_peaks", *ends] * 2
     assert native.calls == ["start", "reset_peaks", *recorded, "set_limits", "reset_peaks", *ends, "stop"]
+
+
+def test_a_percentage_comes_with_the_next_step_where_the_second_one_was_interrupted_at_its_end(
+    native: FakeNative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module.Follower, "start", lambda self: None)
+    with Session("25%", settings=QUIET) as session:
+        one_step(session, native, {"step_live_peak_bytes": 400 * MIB, "unmanaged_bytes": 7 * MIB})
+        with monkeypatch.context() as patched:
+            patched.setattr(session._engine, "_adopt", lambda: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                one_step(session, native, {})
+        assert native.limits["arena_bytes"] == 0
+        one_step(session, native, {})
+        assert native.limits["arena_bytes"] == 100 * MIB
 
 
 @pytest.mark.parametrize(("fast", "since", "restarts"), [("25%", 600, False), ("4GiB", 900, True)])

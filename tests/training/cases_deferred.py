@@ -367,6 +367,29 @@ def counts_versions() -> None:
     deferred(step)
 
 
+def keeps_versions() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(net, number).backward()
+        with torch.autograd._unsafe_preserve_version_counter(tuple(net.layers.parameters())):
+            optimizer.step()
+
+    deferred(step)
+
+
+def with_one_step_for_all(net: Any) -> optim.Optimizer:
+    optimizer, step = adamw(net), torch.tensor(0.0)
+    for parameter in optimizer.param_groups[0]["params"]:
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": step, **moments}
+    return optimizer
+
+
+def with_a_rate_that_is_trained(net: Any) -> optim.Optimizer:
+    rate = net.frozen.bias.requires_grad_(True)[:1].detach().fill_(0.01)
+    return optim.SGD([net.frozen.bias, *net.layers.parameters()], lr=rate, foreach=False)
+
+
 def a_batch_that_raises() -> None:
     """Between a step and the next: the script catches it and goes on."""
 
@@ -517,6 +540,7 @@ WAYS: dict[str, Callable[[], object]] = {
         scripted,
         traced,
         looks_while_pytorch_compiles,
+        keeps_versions,
         counts_versions,
         a_batch_that_raises,
         steps_in_the_backward_pass,
@@ -602,6 +626,14 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "clips_as_it_collects": (lambda: compare(plain_step, clips_as_it_collects).updates, "not PyTorch's own"),
     "with_lbfgs": (lambda: compare(gives_a_closure, lbfgs, 3).updates, "only optimizers of torch.optim"),
     "in_a_mode": (in_a_mode, "mode"),
+    "with_one_step_for_all": (
+        lambda: compare(plain_step, with_one_step_for_all).updates,
+        "state, gradients or settings share memory with what an update changes",
+    ),
+    "with_a_rate_that_is_trained": (
+        lambda: compare(plain_step, with_a_rate_that_is_trained).updates,
+        "state, gradients or settings share memory with what an update changes",
+    ),
     "of_two_types": (lambda: compare(step_of_two_types, of_two_types).updates, "the parameters have several types"),
     "with_a_sparse_gradient": (
         lambda: compare(step_with_a_sparse_gradient, with_a_sparse_gradient).updates,

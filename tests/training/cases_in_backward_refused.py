@@ -543,6 +543,15 @@ def changes_how_operators_compute(net: Any, optimizer: Any, number: int) -> None
 
 
 @before_step
+def swallows_what_step_raises(net: Any, optimizer: Any, number: int) -> None:
+    """When parameters have been updated for it."""
+    net.unused.weight.grad = net.unused.weight.detach().to_sparse()
+    with suppress(RuntimeError):
+        optimizer.step()
+    net.layers[2].weight.sum()
+
+
+@before_step
 def replaces_state(net: Any, optimizer: Any, number: int) -> None:
     optimizer.state.clear()
 
@@ -613,6 +622,10 @@ ERRORS: dict[str, tuple[Callable[..., None], str]] = {
     "keeps_what_autograd_saves": (keeps_what_autograd_saves, USES),
     "gives_another_parameter": (gives_another_parameter, USES),
     "exchanges_gradients": (exchanges_gradients, "a gradient is changed between the backward pass and step"),
+    "swallows_what_step_raises": (
+        swallows_what_step_raises,
+        "uses what was updated in the backward pass, and step raised an error",
+    ),
     "scales_by_hand": (scales_by_hand, "found_inf changed between the backward pass and step"),
     "reads_state_in_a_child": (reads_state_in_a_child, "the child had one"),
     "steps_in_a_mode": (steps_in_a_mode, "within a mode"),

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -466,3 +467,21 @@ def a_compiled_gpt_block(backend: str, fast: str) -> dict[str, int]:
         "unbounded peak": report.unbounded_peak_bytes,
         "arena peak": report.arena_peak_bytes,
     }
+
+
+def an_operator_on_symbolic_sizes() -> str:
+    """What it says on standard error: that of the first operator that may call MKL's vector functions."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    dynamic: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fake = mode.from_tensor(torch.ones(8, 9), symbolic_context=dynamic)
+    with tempfile.TemporaryFile() as file, ebbtide.Session(fast="2GiB"):
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        with mode:
+            fake.erf()
+        os.dup2(before, 2)
+        file.seek(0)
+        return file.read().decode()

@@ -116,6 +116,10 @@ def test_memory_that_is_locked_is_told_where_that_fills_tables(kind: int, tmp_pa
     assert (json.loads((tmp_path / "report.json").read_text())["process_peak_bytes"] > 2 * GIB) == fills
 
 
+def test_sizes_that_are_symbols_are_no_trouble() -> None:
+    assert "callback" not in child.run("cases_mishaps:an_operator_on_symbolic_sizes", env=PAGES)
+
+
 def test_a_model_can_be_built_larger_than_the_budget() -> None:
     child.run("cases_mishaps:a_model_built_larger_than_the_budget", env=PAGES | {"EBBTIDE_ARENA": "12MiB"})
 

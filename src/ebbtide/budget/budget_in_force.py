@@ -85,7 +85,7 @@ class BudgetInForce:
         elif self._is_outgrown(self._live_peak):
             counters = self._follow(counters)
         self._check(counters)
-        if self.recording and steps == RECORDED_STEPS:
+        if self.recording and steps >= RECORDED_STEPS:  # a later one, where Ctrl-C came as the second ended
             self._set(counters)
         self._has_fitted = self._has_fitted or self.is_set
         self._limits.refused = False  # if one was, the script has left out that step

@@ -62,11 +62,11 @@ def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any)
     return original(*args, **kwargs)
 
 
-def _looking_at_each(original: Callable[..., Any], tensor: Any) -> Any:
+def _looking_at_each(original: Callable[..., Any], tensor: Any, *rest: Any) -> Any:
     """For a function that takes a tensor, or an iterable of them."""
-    tensors = [tensor] if isinstance(tensor, torch.Tensor) else [*tensor]
+    tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     _torch.look_at(tensors)
-    return original(tensors)
+    return original(tensors, *rest)
 
 
 def _looking_at_storages(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

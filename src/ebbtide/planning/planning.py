@@ -96,6 +96,7 @@ class Planning:
         self._first: int | None = None  # the schedule of the first plan; -1 once it is no more
         self._like = ""  # the shape of the last step that followed no schedule
         self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
+        self._has_ended = False
         self._steps = 0
         self.followed: int | None = None  # the number of the schedule that the last step followed
         self.ever_followed = False
@@ -116,6 +117,7 @@ class Planning:
         """Save what is asked for, at the end. ``unsaved`` says what cannot be saved. It waits for a plan that is to be
         saved, unless it ``hurries`` (the script was interrupted, say)."""
         self.close()
+        self._has_ended = True
         try:
             if self._pending is not None and self._wanted.saved and not self._plans and not hurries:
                 self._say(f"the run has ended; it waits for the {self._wanted.saved} that is to be saved")
@@ -393,7 +395,8 @@ class Planning:
         was, why = self._replaced, ""
         if was is not None and report.predicted_s > was.predicted_s:
             why = f"; the old plan's forecast of {format_time(was.predicted_s)} was too low"
-        self._say(f"from step {self._steps + 1} on steps follow {what}; its forecast: {forecast}{why}")
+        follows = "there is" if self._has_ended else f"from step {self._steps + 1} on steps follow"
+        self._say(f"{follows} {what}; its forecast: {forecast}{why}")
 
     def _may_improve(self, report: PlanReport, pending: PendingPlan) -> bool:
         """Tell whether a faster plan is wanted: only after a shape's first, and where enough is left to gain."""

@@ -287,7 +287,7 @@ def _packed(path: str) -> ModuleSpec | None:
 
 def _full(path: str) -> str:
     """Return the path as ``python`` gives it: it ends as before."""
-    return os.path.join(os.getcwd(), path)
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 def _without_python(path: str, arguments: Sequence[str]) -> str:

@@ -26,7 +26,13 @@ from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
-from ebbtide.update_order.independent import IN_A_MODE, is_in_a_mode, overlap, why_not_independent
+from ebbtide.update_order.independent import (
+    IN_A_MODE,
+    is_in_a_mode,
+    overlap,
+    share_what_changes,
+    why_not_independent,
+)
 from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
 from ebbtide.update_order.signals_later import signals_later
 
@@ -146,6 +152,8 @@ class Deferred(Subscriber):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if len({*map(id, parameters)}) < len(parameters) or overlap(parameters):
             return "parameters share memory"
+        if share_what_changes(optimizer):
+            return "state, gradients or settings share memory with what an update changes"
         if is_in_a_mode():
             return IN_A_MODE
         return ""

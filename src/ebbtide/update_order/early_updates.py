@@ -5,6 +5,7 @@ the bits of one step over all parameters only where these are independent of eac
 ``INDEPENDENT`` (``test_in_backward.py`` tries each, for-loop, foreach and fused).
 """
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ class EarlyUpdates:
         self.name = type(optimizer).__name__
         self.left = False  # True: its updates stay as they are written, and nothing is watched
         self.early = False
+        self.stepping_on: int | None = None  # a thread: the script's step began there, and has not ended, or raised
         self.watched_steps = 0
         self.due: dict[int, torch.Tensor] = {}
         self._completed: dict[int, object] = {}  # by parameter: its gradient's memory and version
@@ -209,7 +211,9 @@ class EarlyUpdates:
             self._returning = list(self.due.values())
             for parameter in self._returning:
                 parameter.grad = None
-        self.release()
+        else:
+            self.release()
+        self.stepping_on = threading.get_ident()
         self._stayed.clear()
         self._states.clear()
         self._completed.clear()
@@ -221,7 +225,9 @@ class EarlyUpdates:
         _torch.carried_out(self.number)
 
     def stepped(self) -> None:
-        """End the script's step."""
+        """End the script's step, which has made the updates that were left to it."""
+        self.stepping_on = None
+        self.release()
         for parameter in self._returning:
             if parameter.grad is None:
                 parameter.grad = GoneGradient.of(parameter)

@@ -115,8 +115,7 @@ class InBackward(Subscriber):
 
     def _begin(self) -> None:
         """Begin a backward pass, in which no parameter has been updated yet."""
-        if self._broken:
-            raise OrderError(self._broken)
+        self._check()
         compiled = "the backward pass is compiled" if is_compiled() else ""
         parameters = [parameter for order in self._orders() for parameter in order.parameters()]
         owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
@@ -143,6 +142,15 @@ class InBackward(Subscriber):
             order.attach(self._gradient_is_complete)
         if any(not order.left for order in self._orders()):
             self._thread = threading.get_ident()
+
+    def _check(self, own_steps: int = 0) -> None:
+        """Raise what has ended training for good: also a step that raised, when parameters had been updated for it."""
+        thread = threading.get_ident()
+        failed = next((order for order in self._orders() if order.stepping_on == thread and order.due), None)
+        if failed is not None and steps_on_stack() <= own_steps:
+            self._break(f"step of {failed.name} raised an error, when {len(failed.due)} parameters had been updated")
+        if self._broken:
+            raise OrderError(self._broken)
 
     def _end(self) -> None:
         for order in self._orders():
@@ -204,6 +212,11 @@ class InBackward(Subscriber):
         if order is not None and is_due and not order.early:
             self._leave(order, _use_before_step())
             return None
+        if is_due and order is not None and order.stepping_on is not None:
+            if order.stepping_on == threading.get_ident() and steps_on_stack():  # step itself
+                return None
+            self._break(f"{script_line()} uses what was updated in the backward pass, and step raised an error")
+            return OrderError.type_for(self._broken)
         if is_due:
             self._break(f"{script_line()} uses a parameter or state before step")
             return OrderError.type_for(self._broken)
@@ -223,8 +236,7 @@ class InBackward(Subscriber):
         order = self._known.get(id(optimizer))
         if order is None or order.left:
             return
-        if self._broken:
-            raise OrderError(self._broken)
+        self._check(own_steps=1)
         reason = order.forbidden() or self._refusal(order, args, kwargs)
         if reason and order.early and (order.due or order.stale()):
             self._break(f"{script_line()}: {reason}")
@@ -260,6 +272,7 @@ class InBackward(Subscriber):
         order = self._known.get(id(optimizer))
         if order is not None:
             order.stepped()
+            self._look_what_is_due()
             if not any(each.early and each.due for each in self._orders()):
                 self._signals.end()
 

@@ -63,6 +63,24 @@ def share_memory(tensors: Iterable[torch.Tensor]) -> bool:
     return len({*places}) < len(places)
 
 
+def share_what_changes(optimizer: Optimizer) -> bool:
+    """Tell whether state, gradients or settings of a step lie in what the update of another parameter changes."""
+    groups = optimizer.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    states = [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+    settings = (value for group in groups for name, value in group.items() if name != "params")
+    read = [*(parameter.grad for parameter in parameters), *settings]
+    own, of_state, of_others = map(_places, (parameters, states, read))
+    changing = {*own, *of_state}
+    return len(changing) < len({*own}) + len(of_state) or not changing.isdisjoint(of_others)
+
+
+def _places(values: Iterable[object]) -> list[int]:
+    """Return where the storages of the tensors among these values begin."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided]
+    return [begin for begin, _ in _torch.memory_of(tensors) if begin]
+
+
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the places in its storage of the tensor's first element, and of the one after its last."""
     begin = int(tensor.storage_offset())
