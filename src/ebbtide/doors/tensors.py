@@ -64,8 +64,8 @@ def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any)
 
 def _looking_at_each(original: Callable[..., Any], tensor: Any, *rest: Any) -> Any:
     """For a function that takes a tensor, or an iterable of them."""
-    tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
-    _torch.look_at(tensors)
+    tensors = tensor if isinstance(tensor, torch.Tensor) else tuple(tensor)
+    _torch.look_at([tensors] if isinstance(tensors, torch.Tensor) else tensors)
     return original(tensors, *rest)
 
 
