@@ -280,8 +280,8 @@ bool is_of_vectors(const at::RecordFunction& function) {
   if (inputs.empty() || !inputs.back().isTensor()) return false;
   const at::Tensor& numbers = inputs.back().toTensor();
   if (!numbers.defined() || numbers.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
-  return numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() &&
-         numbers.scalar_type() != at::kHalf && numbers.scalar_type() != at::kBFloat16;
+  return numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() && numbers.scalar_type() != at::kHalf &&
+         numbers.scalar_type() != at::kBFloat16;
 }
 
 void let_mkl_choose_before(const at::RecordFunction& function) {
