@@ -209,6 +209,8 @@ STRESS_plain := 100000
 STRESS_asan := 20000
 STRESS_tsan := 10000
 CORE_TEST_TIMEOUT ?= 1500
+# At its end each process waits for races that only show then: by default for a second, which is most of what these tests take.
+TSAN := halt_on_error=1:atexit_sleep_ms=50
 # TSan of older compilers cannot place its shadow under much address randomisation, so that is off where it may be.
 STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -244,10 +246,10 @@ build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(COR
 
 .PHONY: core-test-$(1) stress-$(1)
 core-test-$(1): build/core/$(1)/tests.bin
-	TSAN_OPTIONS=halt_on_error=1 EBBTIDE_STRESS_OPERATIONS=$(OPERATIONS_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
+	TSAN_OPTIONS=$(TSAN) EBBTIDE_STRESS_OPERATIONS=$(OPERATIONS_$(1)) timeout $$(CORE_TEST_TIMEOUT) $$(STILL) $$<
 
 stress-$(1): build/core/$(1)/tests.bin
-	TSAN_OPTIONS=halt_on_error=1 EBBTIDE_STRESS_OPERATIONS=$(STRESS_$(1)) $$(STILL) $$< random_operations
+	TSAN_OPTIONS=$(TSAN) EBBTIDE_STRESS_OPERATIONS=$(STRESS_$(1)) $$(STILL) $$< random_operations
 
 -include $$(wildcard build/core/$(1)/*/*/*.d)
 endef

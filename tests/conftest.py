@@ -6,6 +6,7 @@ slower. Told to sleep instead, they run the same code. Set here, before anything
 
 import os
 import shutil
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from tests.helpers.fake_native import FakeNative
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else it compiles for each kind of vectors to see that it can
 os.environ.pop("COLUMNS", None)  # those of pytest's own workers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, as their children do
 sys.dont_write_bytecode = False  # else each process that is started compiles all that it imports
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

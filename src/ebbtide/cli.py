@@ -14,7 +14,6 @@ from ebbtide.commands.doctor import doctor
 from ebbtide.commands.estimate import estimate
 from ebbtide.commands.examples import examples
 from ebbtide.commands.explain import explain
-from ebbtide.commands.export import export
 from ebbtide.commands.machines import machines
 from ebbtide.commands.plan import plan
 from ebbtide.commands.probe import probe
@@ -32,7 +31,7 @@ from ebbtide.units import name_options_as_the_command
 SECTIONS = {
     "Train": (estimate, run, top, verify, doctor, probe),
     "See what a step does with memory": (trace, analyze, explain, report),
-    "Plan and simulate": (plan, simulate, compare, sweep, machines, export),
+    "Plan and simulate": (plan, simulate, compare, sweep, machines),
 }
 EXAMPLES = examples(
     "ebbtide run --fast 8GiB train.py --epochs 3",

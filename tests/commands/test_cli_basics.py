@@ -188,7 +188,7 @@ def test_options_that_stand_after_the_script_are_told_and_the_script_has_them(tm
 def test_an_option_before_the_command_is_told_where_it_belongs() -> None:
     done = CliRunner().invoke(cli, ["--fast", "50%", "train.py"])
     assert done.exit_code == 2
-    assert "--fast is an option of run, verify, plan, simulate, compare, sweep and export" in done.output
+    assert "--fast is an option of run, verify, plan, simulate, compare and sweep" in done.output
     assert "`ebbtide run --fast ...`" in done.output
     assert "No such option" in CliRunner().invoke(cli, ["--frobnicate"]).output
 

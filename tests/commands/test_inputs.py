@@ -255,7 +255,6 @@ def test_a_file_that_cannot_be_written_is_told_before_work_begins(
         ("plan", "TRACE", "-o", "TRACE"),
         ("plan", "TRACE", "-o", "LINK"),
         ("plan", "TRACE", "--machine", "MACHINE", "-o", "MACHINE"),
-        ("export", "TRACE", "-o", "TRACE"),
         ("report", "TRACE", "-o", "TRACE"),
         ("report", "TRACE", "-o", "new.html", "--perfetto", "new.html"),
         ("report", "TRACE", "--plan", "PLAN", "--perfetto", "PLAN"),

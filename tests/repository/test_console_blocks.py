@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from ebbtide.cli import cli
 from tests.helpers.command import EBBTIDE, run
@@ -34,6 +35,16 @@ NOT_HERE = {  # of the guide's: why
     "ebbtide run --fast 8GiB -m package.module": "stands for a module",
     "ebbtide probe -o machine.toml": "stands in a console block, too",
 }
+LONG = {"guide.md-0", "simulator.md-0", "design.md-0"} | {  # seconds each, for commands that have tests of their own
+    "ebbtide compare step.trace --noise 25",
+    "ebbtide compare step.trace --fast 25%,50%",
+    "ebbtide sweep step.trace --machine dram-optane --fast 1:8,1:1",
+}
+
+
+def cases(named: list[tuple[str, str]]) -> list[ParameterSet]:
+    """By name, with what is run."""
+    return [pytest.param(run, id=name, marks=[pytest.mark.nightly] * (name in LONG)) for name, run in named]
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -69,7 +80,7 @@ def granted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.starts
-@pytest.mark.parametrize("block", [block for _, block in BLOCKS], ids=[name for name, _ in BLOCKS])
+@pytest.mark.parametrize("block", cases(BLOCKS))
 def test_a_console_block_runs_as_written(block: str, granted: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     shutil.copytree(granted, here, symlinks=True)
@@ -90,7 +101,7 @@ def test_a_console_block_runs_as_written(block: str, granted: Path, tmp_path: Pa
 
 
 @pytest.mark.starts
-@pytest.mark.parametrize("command", [command for command in GUIDE if command not in NOT_HERE])
+@pytest.mark.parametrize("command", cases([(command, command) for command in GUIDE if command not in NOT_HERE]))
 def test_a_command_of_the_guide_runs(command: str, granted: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     shutil.copytree(granted, here, symlinks=True)
@@ -99,6 +110,7 @@ def test_a_command_of_the_guide_runs(command: str, granted: Path, tmp_path: Path
 
 def test_each_reason_to_skip_is_used() -> None:
     assert set(NOT_HERE) <= set(GUIDE)
+    assert {*GUIDE, *(name for name, _ in BLOCKS)} >= LONG
     lines = [command for _, block in BLOCKS for command in commands(block)]
     assert {start for start in SKIPPED if any(line.startswith(start) for line in lines)} == set(SKIPPED)
 

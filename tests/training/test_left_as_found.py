@@ -65,11 +65,12 @@ print(numpy.__spec__.loader.__class__.__name__, torch.__spec__.loader.__class__.
 """
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(
     ("first", "then", "of_pytorch"),
     [
-        ("os.environ['OMP_NUM_THREADS'] = '1'", "", "1"),
         ("", "os.environ['OMP_NUM_THREADS'] = '1'", "1"),  # too late for NumPy
+        ("os.environ['OMP_NUM_THREADS'] = '1'", "", "1"),
         ("os.environ['OPENBLAS_NUM_THREADS'] = '1'", "os.environ['MKL_NUM_THREADS'] = '1'", "1"),
         ("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", "", "1"),
         ("os.environ['OMP_NUM_THREADS'] = '4'", "", ""),  # a new thread's, until PyTorch takes MKL's, of CPUs at most

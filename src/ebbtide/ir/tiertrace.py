@@ -1,29 +1,22 @@
-"""Reads and writes traces in the format ``tiertrace/1`` (G10's networks, MICRO 2023, in neutral form).
+"""Reads traces in the format ``tiertrace/1`` (G10's networks, MICRO 2023, in neutral form).
 
 A kernel is a tick. A ``global`` tensor is a persistent storage. A ``local`` one lives from its first use to the end of
 the last kernel that reads it; a later write to it is scratch of that kernel. A kernel's workspace is scratch of its
 own. Storages 0 .. n-1 are the tensors in the file's order, so a tensor's id is its place if ids count from 0. Scratch
 comes after them. As in the format's own checker, a port's first link goes before the others, and copies take space by
 16 MiB. Left out: the page-fault times, and which tensor starts on which tier.
-
-A step of ours is written with its storages' numbers as ids. What the next step still uses is ``global``. The last use
-of a ``local`` tensor is a read as well, since the format ends its life with the last kernel that reads it. What the
-format cannot say is lost: that a storage lives on after its last use, its kind, whether an operation repeats, and all
-of a machine but its tiers' capacities, its links' rates and latencies, and its groups.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ebbtide.errors import FileFormatError
 from ebbtide.ir.base import Origin, check_range
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Sharing, Tier
-from ebbtide.ir.occupancy import levels
 from ebbtide.ir.records import read_record, refusing_damage
 from ebbtide.ir.trace import Access, Accesses, Storage, StorageKind, Storages, Tick, Ticks, Trace
 from ebbtide.units import MIB
@@ -135,7 +128,7 @@ def read_tensor_ids(path: Path) -> tuple[int, ...]:
     """
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{"):
-        raise FileFormatError(f"{path} is not a file of format {FORMAT}: `ebbtide export` writes a step as one")
+        raise FileFormatError(f"{path} is not a file of format {FORMAT}; leave `--export` out for other steps")
     return tuple(tensor["id"] for tensor in json.loads(data)["tensors"])
 
 
@@ -204,77 +197,3 @@ def _machine(machine: _Machine, name: str) -> Machine:
     return Machine(
         f"{FORMAT}, {name}", Origin.ASSUMED, tiers, ordered, groups, chunk_bytes=_CHUNK_BYTES, exclusive=True
     )
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def to_tiertrace(trace: Trace, machine: Machine) -> str:
-    """Write a step and its machine as a file's text. Globals begin on the slowest tier."""
-    storages, ticks = trace.storages, trace.ticks
-    reads: list[list[int]] = [[] for _ in range(len(ticks))]
-    writes: list[list[int]] = [[] for _ in range(len(ticks))]
-    tensors = []
-    for number in np.flatnonzero(~storages.scratch).tolist():
-        uses, is_global = _uses(trace, number)
-        for tick, mode in uses:
-            if mode & Access.READ:
-                reads[tick].append(number)
-            if mode & Access.WRITE:
-                writes[tick].append(number)
-        kind, nbytes, label = "global" if is_global else "local", int(storages.nbytes[number]), storages.module[number]
-        tensors.append({"id": number, "nbytes": nbytes, "kind": kind, "label": label})
-    own = storages.scratch & (storages.room_of == -1)
-    workspaces = levels(storages.birth[own], storages.death[own], storages.nbytes[own], len(ticks)).tolist()
-    columns = (ticks.operator.tolist(), ticks.module.tolist(), ticks.time_ns.tolist(), reads, writes, workspaces)
-    fields = ("name", "layer", "duration_ns", "reads", "writes", "workspace_bytes")
-    kernels = [
-        {"index": tick, **dict(zip(fields, row, strict=True))} for tick, row in enumerate(zip(*columns, strict=True))
-    ]
-    file = {
-        "format": FORMAT,
-        "workload": trace.name,
-        "machine": _machine_fields(machine),
-        "initial": {"global": machine.tiers[-1].name, "local": "absent"},
-        "measured_iteration": "any but the first",
-        "tensors": tensors,
-        "kernels": kernels,
-    }
-    return json.dumps(file, separators=(",", ":")) + "\n"
-
-
-def _uses(trace: Trace, number: int) -> tuple[list[tuple[int, int]], bool]:
-    """Return a storage's uses as ticks of one step and modes, and whether it is ``global``. Uses of an elder ([Note:
-    elders] in ``planners.search.idle_table``) are left out."""
-    storages, n_ticks, rows = trace.storages, len(trace.ticks), trace.accesses.of(number)
-    uses = dict(zip(trace.accesses.tick[rows].tolist(), trace.accesses.mode[rows].tolist(), strict=True))
-    if storages.persistent[number]:
-        return list(uses.items()), True
-    birth = int(storages.birth[number])
-    uses[birth] = uses.get(birth, 0) | Access.WRITE
-    uses = {tick: mode for tick, mode in uses.items() if tick < birth + n_ticks}
-    last = max(uses)
-    if birth < last < n_ticks:
-        uses[last] |= Access.READ
-    return [(tick % n_ticks, mode) for tick, mode in uses.items()], last >= n_ticks
-
-
-def _machine_fields(machine: Machine) -> dict[str, Any]:
-    def name_of(link: Link) -> str:
-        return f"{link.source}_to_{link.target}"
-
-    ports = {group: [name_of(link) for link in machine.links if link.shares == group.name] for group in machine.groups}
-    return {
-        "tiers": [{"name": tier.name, "capacity_bytes": tier.capacity_bytes} for tier in machine.tiers],
-        "links": [
-            {"name": name_of(link), "src": link.source, "dst": link.target}
-            | {"bytes_per_s": link.bytes_per_s, "latency_ns": link.latency_ns}
-            for link in machine.links
-        ],
-        "ports": [
-            {"name": group.name, "links": links, "bytes_per_s": group.bytes_per_s}
-            for group, links in ports.items()
-            if links
-        ],
-        "port_rule": "a port's first link goes before the others",
-    }
