@@ -121,7 +121,7 @@ def test_a_budget_below_what_python_itself_takes_names_one_that_works() -> None:
 
 def test_where_operations_need_little_the_named_budget_follows_what_the_process_holds() -> None:
     """PyTorch loads more of itself in the first step, by some 70 MiB: more than the lower bound could know."""
-    tiny = ["--width", "64", "--depth", "1", "--rows", "8", "--steps", "3"]
+    tiny = ["--width", "64", "--depth", "6", "--rows", "8", "--steps", "3"]
     fast = "64MiB"
     for _ in range(3):
         finished = run(EBBTIDE, "run", "--fast", fast, TRAIN_MLP, *tiny)

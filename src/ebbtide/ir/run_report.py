@@ -18,7 +18,7 @@ from ebbtide.units import format_bytes
 from ebbtide.whole_file import write_whole
 
 FORMAT = "ebbtide-run"
-VERSION = 5
+VERSION = 6
 
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
 
@@ -154,7 +154,7 @@ class PlanReport:
     followed a plan. ``predicted_s`` is the planner's forecast under its budget. ``lower_bound_s`` is a time that no
     plan can beat, by the planner's own model. It is null where a step that followed a plan was faster: the model does
     not hold. ``plan_s`` is the measured time of planning. ``taken_up_after`` steps had ended when steps began to follow
-    the plan; null in reports of an Ebbtide that did not say. ``links`` are those with copies, forecast or measured.
+    the plan. ``links`` are those with copies, forecast or measured.
     ``measured_s`` is the time of the step that was measured for them, null where none was.
     """
 
@@ -166,7 +166,7 @@ class PlanReport:
     lower_bound_s: float | None
     plan_s: float
     plans: int
-    taken_up_after: int | None = None
+    taken_up_after: int = 0
     links: tuple[LinkReport, ...] = ()
     measured_s: float | None = None
 
@@ -228,20 +228,19 @@ class RunReport:
     the arena alone, and for a size that never came into force. The process may peak 2 % above it before
     ``budget_violated`` says so. ``process_peak_bytes`` is VmHWM since the budget took effect,
     as the governor saw it every few milliseconds where VmHWM had been higher before a percentage took effect.
-    ``process_peak_before_bytes`` is VmHWM until then, null in reports of an Ebbtide that did not count it.
+    ``process_peak_before_bytes`` is VmHWM until then.
     ``unbounded_peak_bytes`` is a step's peak of live bytes in managed storages, in memory or not.
     ``arena_peak_bytes`` and ``arena_mean_bytes`` (over time) count the arena's pages since the budget took effect,
     including those that freed storages left behind. ``resident_peak_bytes`` and ``resident_mean_bytes`` are the part
-    under live storages, null in reports of an Ebbtide that did not count it. ``trouble`` is the first thing that went
-    wrong, in words. ``plan`` is null where nothing was planned.
+    under live storages, null for a device. ``trouble`` is the first thing that went wrong, in words. ``plan`` is null
+    where nothing was planned.
 
-    A very long run keeps its first and its last ``steps``. The ``left_out_steps`` between them wrote
-    ``left_out_written_bytes`` in all. ``written_bytes`` is what the run wrote to slower tiers, in steps and between
-    them, null in reports of an Ebbtide that did not count it. ``updates`` says what became of each optimizer where
-    another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where there are others than
-    the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the process's; then
-    what is said of the arena is that device's. ``trained_parameters`` counts the numbers that optimizers update,
-    null in reports of an Ebbtide that did not count them. ``moment`` is null once the run has ended.
+    A very long run keeps its first and its last ``steps``, and counts the ``left_out_steps`` between them.
+    ``written_bytes`` is what the run wrote to slower tiers, in steps and between them. ``updates`` says what became of
+    each optimizer where another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where
+    there are others than the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the
+    process's; then what is said of the arena is that device's. ``trained_parameters`` counts the numbers that
+    optimizers update. ``moment`` is null once the run has ended.
 
     ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
     and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named
@@ -265,36 +264,30 @@ class RunReport:
     plan: PlanReport | None
     steps: tuple[StepReport, ...]
     left_out_steps: int = 0
-    left_out_written_bytes: int = 0
     bounded_as_asked: bool = True
     planned_as_asked: bool = True
     resident_peak_bytes: int | None = None
     resident_mean_bytes: int | None = None
-    written_bytes: int | None = None
+    written_bytes: int = 0
     updates: tuple[str, ...] = ()
     tiers: tuple[TierReport, ...] = ()
     device: str | None = None
-    trained_parameters: int | None = None
+    trained_parameters: int = 0
     moment: Moment | None = None
-    process_peak_before_bytes: int | None = None
+    process_peak_before_bytes: int = 0
 
     def __post_init__(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
             raise ValueError(f"this is {self.format!r} version {self.version}; read is {FORMAT!r} version {VERSION}")
         check_reals(self, "fast_bytes arena_budget_bytes process_peak_bytes process_peak_before_bytes")
         check_reals(self, "unbounded_peak_bytes arena_peak_bytes arena_mean_bytes resident_peak_bytes")
-        check_reals(self, "resident_mean_bytes adopted_bytes outside_bytes written_bytes left_out_written_bytes")
-        check_reals(self, "left_out_steps trained_parameters")
+        check_reals(self, "resident_mean_bytes adopted_bytes outside_bytes written_bytes left_out_steps")
+        check_reals(self, "trained_parameters")
         if self.outside_bytes != sum(entry.nbytes for entry in self.outside):
             raise ValueError("outside_bytes is not the sum over outside")
 
     def step_count(self) -> int:
         return len(self.steps) + self.left_out_steps
-
-    def written_in_all(self) -> int:
-        """Return what went to slower tiers, in steps alone where nothing else was counted."""
-        in_steps = sum(step.written_bytes.total for step in self.steps) + self.left_out_written_bytes
-        return in_steps if self.written_bytes is None else self.written_bytes
 
     def __repr__(self) -> str:
         """Show the run in short: its JSON has all."""

@@ -56,13 +56,13 @@ def plain_bytes(report: RunReport) -> int | None:
 
 def process_peak_bytes(report: RunReport) -> int:
     """Return where the process peaked since the budget is in force; where no step ran under it, in all."""
-    before = report.process_peak_before_bytes or 0 if no_step_under_it(report) else 0
+    before = report.process_peak_before_bytes if no_step_under_it(report) else 0
     return max(report.process_peak_bytes, before)
 
 
 def higher_before(report: RunReport) -> str:
     """Return where the process peaked before the budget was in force, if that was higher than since; else ""."""
-    before = 0 if no_step_under_it(report) else report.process_peak_before_bytes or 0
+    before = 0 if no_step_under_it(report) else report.process_peak_before_bytes
     return format_bytes(before) if report.device is None and before > report.process_peak_bytes else ""
 
 
@@ -105,7 +105,7 @@ def _written(report: RunReport) -> str:
     share = report.tiers[-1].written_bytes / in_all if in_all else 1.0  # the last tier is the spill file
     a_step = share * mean(step.written_bytes.total for step in steps)
     if not a_step:
-        return "nothing written to the disk" if report.written_bytes in (0, None) else ""
+        return "nothing written to the disk" if not report.written_bytes else ""
     a_day = a_step * _DAY_S / max(mean(step.wall_s for step in steps), 1e-9)
     day = f"{a_day / _TB:.1f} TB" if a_day >= _TB else f"{a_day / _GB:.0f} GB"
     return f"{format_bytes(a_step)} written a step, {day} a day"

@@ -28,7 +28,7 @@ def column(report: RunReport) -> list[str]:
         format_bytes(report.process_peak_bytes),
         *_modes(report),
         *_of_a_step(report),
-        format_bytes(report.written_in_all()),
+        format_bytes(report.written_bytes),
         verdict(report),
         report.trouble,
     ]

@@ -52,7 +52,7 @@ def render_summary(report: RunReport) -> str:
             took_s = mean(step.made_anew_s for step in steps)
             lines.append(_line("made anew a step", f"{format_bytes(round(made_anew))} in {format_time(took_s)}"))
         lines += _waited(steps)
-        if written := report.written_in_all():
+        if written := report.written_bytes:
             where = "slower tiers" if report.tiers else "the spill file"
             lines.append(_line("written in all", f"{format_bytes(written)} to {where}"))
     lines += [_line(tier.name, _tier(tier)) for tier in report.tiers]
@@ -121,8 +121,6 @@ def _tensors(report: RunReport) -> str:
 
 def _is_followed(report: RunReport, plan: PlanReport) -> bool:
     """Say whether a step may have followed the plan. None does if it came last, or if no other step allocates alike."""
-    if plan.taken_up_after is None:
-        return report.step_count() > 0
     is_any = report.left_out_steps > 0 or any(step.mode is StepMode.PLANNED for step in report.steps)
     return is_any and plan.taken_up_after < report.step_count()
 
@@ -131,10 +129,10 @@ def _plan(plan: PlanReport, is_followed: bool) -> str:
     whose = "" if plan.planner == "ebbtide" else f"{plan.planner}: "
     bound = "" if plan.lower_bound_s is None else f", at best {format_time(plan.lower_bound_s)}"
     count = f", the last of {plan.plans}" if plan.plans > 1 else ""
-    used = "" if plan.taken_up_after is None else f", followed from step {plan.taken_up_after + 1}"
+    used = f"followed from step {plan.taken_up_after + 1}" if is_followed else "and no step followed it"
     return (
         f"{whose}{format_time(plan.predicted_s)} a step expected, {format_time(plan.step_s)} without waiting{bound}; "
-        f"made in {format_time(plan.plan_s)}{count}{used if is_followed else ', and no step followed it'}"
+        f"made in {format_time(plan.plan_s)}{count}, {used}"
     )
 
 

@@ -28,7 +28,7 @@ def median_step_s(report: RunReport) -> float | None:
 
 def planned_step_s(report: RunReport) -> float | None:
     """Return the median time of the steps that followed a plan since the last one was taken up. None without any."""
-    taken_up = report.plan.taken_up_after or 0 if report.plan is not None else 0
+    taken_up = report.plan.taken_up_after if report.plan is not None else 0
     since = report.steps[-since_then:] if (since_then := max(report.step_count() - taken_up, 0)) else ()
     planned_s = [step.wall_s for step in since if step.mode is StepMode.PLANNED]
     return median(planned_s) if planned_s else None

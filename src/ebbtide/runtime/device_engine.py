@@ -169,7 +169,6 @@ class DeviceEngine(Engine):
             plan=self._planning.report() if self._planning is not None else None,
             steps=self._steps.kept(),
             left_out_steps=self._steps.left_out,
-            left_out_written_bytes=self._steps.left_out_written_bytes,
             written_bytes=sum(counters["written_bytes"]) - sum(before["written_bytes"]),
             bounded_as_asked=not (unbounded and len(self._steps)),
             planned_as_asked=not unplanned,

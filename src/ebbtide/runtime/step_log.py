@@ -9,7 +9,7 @@ LAST = 9_000
 
 
 class StepLog:
-    """Keeps the first and the latest steps. Of those between, it keeps their number and the bytes that they wrote."""
+    """Keeps the first and the latest steps. Of those between, it keeps their number."""
 
     def __init__(self, first: int = FIRST, last: int = LAST) -> None:
         self._room_for_first = first
@@ -17,7 +17,6 @@ class StepLog:
         self._first: list[StepReport] = []
         self._last: deque[StepReport] = deque()
         self.left_out = 0
-        self.left_out_written_bytes = 0
 
     def __len__(self) -> int:
         """Count all steps, with those left out."""
@@ -30,7 +29,7 @@ class StepLog:
         self._last.append(step)
         if len(self._last) > self._room_for_last:
             self.left_out += 1
-            self.left_out_written_bytes += self._last.popleft().written_bytes.total
+            self._last.popleft()
 
     def latest(self) -> StepReport | None:
         """Return the latest step's report. The progress thread reads it too."""

@@ -84,7 +84,6 @@ def shortened(report: RunReport, moment: Moment) -> RunReport:
         report,
         steps=latest,
         left_out_steps=report.left_out_steps + len(rest),
-        left_out_written_bytes=report.left_out_written_bytes + sum(step.written_bytes.total for step in rest),
         moment=moment,
     )
 
