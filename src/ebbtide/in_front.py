@@ -356,7 +356,7 @@ REGISTERED = (
         _WITH_SESSION,
     ),
     Row(
-        "update_order.signals_later",
+        "host.signals_later",
         "no handler of a signal finds updates half made",
         ("signal.signal",),
         "with the update, or the step; the script's handlers return, and are called",

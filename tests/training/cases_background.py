@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 
 import ebbtide
@@ -216,9 +217,14 @@ def ctrl_c_meanwhile(gate: Path) -> tuple[str, ...]:
     return tuple(str(warning.message) for warning in caught if issubclass(warning.category, EbbtideWarning))
 
 
-def ctrl_c_while_training_waits(gate: Path) -> tuple[Verdict, tuple[str, ...]]:
-    """The script goes on after it, and is planned later."""
+def a_signal_while_training_waits(gate: Path, raises: type[BaseException]) -> tuple[Verdict, tuple[str, ...]]:
+    """The script catches what its handler raises, goes on, and is planned later."""
     hold_up(gate)
+
+    def handler(number: int, frame: object) -> None:
+        raise raises("the script's own")
+
+    signal.signal(signal.SIGINT, handler)
     plain = train_plainly(CASE, 6)
     pids: list[int] = []
     real = plan_child.PlanningProcess.wait
@@ -235,10 +241,9 @@ def ctrl_c_while_training_waits(gate: Path) -> tuple[Verdict, tuple[str, ...]]:
     plan_child.PlanningProcess.wait = interrupted  # type: ignore[method-assign]
     with ebbtide.Session(fast="50%") as session:
         ours = begin(CASE)
-        try:
+        with pytest.raises(raises, match="the script's own"):
             train(ours, 2, session)
-        except KeyboardInterrupt:
-            assert not Path(f"/proc/{pids[0]}").exists()
+        assert not Path(f"/proc/{pids[0]}").exists()
         gate.touch()
         train(ours, 4, session)
     return verdict(plain, ours, session), tuple(str(found.mode) for found in session.report().steps)

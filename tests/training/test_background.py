@@ -95,8 +95,11 @@ def test_ctrl_c_meanwhile_leaves_no_process(tmp_path: Path) -> None:
     assert "no plan to save: the run ended while its plan was being made" in said[0]
 
 
-def test_ctrl_c_while_training_waits_for_a_plan_ends_that_alone(tmp_path: Path) -> None:
-    verdict, modes = child.run("cases_background:ctrl_c_while_training_waits", tmp_path / "gate", env=WAITS)
+@pytest.mark.parametrize("raises", [KeyboardInterrupt, TimeoutError])
+def test_what_a_handler_raises_while_training_waits_for_a_plan_ends_that_alone(
+    raises: type[BaseException], tmp_path: Path
+) -> None:
+    verdict, modes = child.run("cases_background:a_signal_while_training_waits", tmp_path / "gate", raises, env=WAITS)
     assert verdict.differences == ()
     assert modes == ("recorded", "recorded", "demand", "planned", "planned", "planned")
 

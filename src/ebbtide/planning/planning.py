@@ -14,7 +14,8 @@ takes the place of the one that no step has followed for longest.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import ebbtide._torch as _torch
@@ -25,6 +26,7 @@ from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likenes
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
+from ebbtide.host.signals_later import signals_later
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
@@ -215,27 +217,37 @@ class Planning:
         warning: the run goes on as it would without a plan.
         """
         self._shared_bytes = shared_bytes
-        took = False
+        took, waits = False, self._waits
         anew = self._pending.replaces is not None if self._pending is not None else self.followed is not None
         try:
-            if self._pending is not None:
-                took = self._take_up(waits=self._waits)
-            elif self._is_worth_it(budget_bytes):
-                took = self._begin(budget_bytes)
-        except Exception as error:
-            again = self._tries_again(error)
-            self._refusals += not again
-            self.refusal = str(error)
-            found = "no plan was found for a step, so steps like it run in demand mode"
-            kept = "a step could not be planned anew from what its moves showed, so its plan stays"
-            if again:
-                found = "a step was not planned; the next one like it will be"
-            self._warn(f"{kept if anew else found}: {error}")
+            if self._pending is None and self._is_worth_it(budget_bytes):
+                waits = True
+                with self._warned(anew):
+                    self._begin(budget_bytes)
+            if self._is_there(waits):  # what a handler raises meanwhile is the script's
+                with self._warned(anew):
+                    took = self._take_up()
         finally:
             self._waits_since_ns = None
         if took:
             give_back_freed_memory()
             _torch.remeasure_unmanaged()  # planning took memory, and is over
+
+    @contextmanager
+    def _warned(self, anew: bool) -> Iterator[None]:
+        """Turn whatever goes wrong in the block into a warning."""
+        with signals_later():
+            try:
+                yield
+            except Exception as error:
+                again = self._tries_again(error)
+                self._refusals += not again
+                self.refusal = str(error)
+                found = "no plan was found for a step, so steps like it run in demand mode"
+                kept = "a step could not be planned anew from what its moves showed, so its plan stays"
+                if again:
+                    found = "a step was not planned; the next one like it will be"
+                self._warn(f"{kept if anew else found}: {error}")
 
     def _is_worth_it(self, budget_bytes: int) -> bool:
         if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
@@ -251,32 +263,33 @@ class Planning:
         """Return the plan that the last step followed."""
         return None if self.followed is None else self._plans.get(self.followed)
 
-    def _begin(self, budget_bytes: int) -> bool:
-        """Return whether there is a new plan already."""
+    def _begin(self, budget_bytes: int) -> None:
+        """Have the last step planned, if it was recorded, and if a plan of it is wanted."""
         recording = _torch.take_recording()
         if not recording.n_ticks:
-            return False  # the step was too long to be recorded
+            return  # the step was too long to be recorded
         if self.followed is None:
             self._learn(recording, budget_bytes)
         elif (planned := self._planned()) is not None:
             self._learn_from(recording, planned, budget_bytes)
-        if self._pending is None:
-            return False
-        del recording  # so that its memory is given back, once nobody has it any more
-        return self._take_up(waits=True)
 
-    def _take_up(self, waits: bool) -> bool:
-        """Take up the plan for steps like the recorded one. Return whether there is one."""
+    def _is_there(self, waits: bool) -> bool:
+        """Tell whether there is a plan to take up. ``waits``: training stands still for it, as long as it may."""
         pending = self._pending
-        assert pending is not None
+        if pending is None:
+            return False
         try:
-            if not (pending.wait(self._waits, self._say) if waits else pending.is_there()):
-                return False
+            return pending.wait(self._waits, self._say) if waits else pending.is_there()
         except BaseException:  # Ctrl-C
             self._pending = None
             self._shapes[pending.like] = False
             pending.asked.stop()
             raise
+
+    def _take_up(self) -> bool:
+        """Take up the plan for steps like the recorded one. Return whether steps can follow it."""
+        pending = self._pending
+        assert pending is not None
         try:
             return self._follow(pending.asked.answer(), pending)
         except PlanningKilledError as error:

@@ -24,6 +24,7 @@ from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
+from ebbtide.host.signals_later import signals_later
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
 from ebbtide.update_order.independent import (
@@ -34,7 +35,6 @@ from ebbtide.update_order.independent import (
     why_not_independent,
 )
 from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
-from ebbtide.update_order.signals_later import signals_later
 
 
 class Deferred(Subscriber):
