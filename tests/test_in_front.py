@@ -23,7 +23,7 @@ NAMES = [pytest.param(row, name, id=f"{row.name}-{name}") for row in InFrontOf f
 
 REGISTERING = re.compile(
     r"register_\w+_hook\b|register_at_fork|atexit\.register|meta_path\.insert|signal\.signal|filterwarnings"
-    r"|warnings\.filters\.insert"
+    r"|warnings\.filters\.insert|sys\.setrecursionlimit|gc\.disable"
     r"|_push_on_torch_function_stack|TorchFunctionMode|TorchDispatchMode(?!TLS)|FakeTensorMode|set_allocator|set_materializer"
     r"|SetCPUAllocator|SetAllocator|addGlobalCallback|pthread_atfork(?=\()|torch::Library(?=>?\()"
     r"|sigaction(?=\(SIGSEGV, &)"

@@ -350,6 +350,18 @@ REGISTERED = (
         "with the step",
     ),
     Row(
+        "capture.module_names",
+        "with such hooks a module's call is four of Python's, and not three",
+        ("sys.setrecursionlimit",),
+        "with the step",
+    ),
+    Row(
+        "update_order.noted_update",
+        "the collector calls no finalizer amid an update",
+        ("gc.disable",),
+        "with the update",
+    ),
+    Row(
         "update_order.early_updates",
         "a parameter's gradient is complete",
         ("register_post_accumulate_grad_hook",),

@@ -87,14 +87,20 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     assert native.calls == ["start", "reset_peaks", *recorded, "set_limits", "reset_peaks", *ends, "stop"]
 
 
-def test_a_percentage_comes_with_the_next_step_where_the_second_one_was_interrupted_at_its_end(
-    native: FakeNative, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["as it ends", "as the share is set"])
+def test_a_percentage_comes_with_the_next_step_where_the_second_one_was_interrupted(
+    place: str, native: FakeNative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module.Follower, "start", lambda self: None)
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
     with Session("25%", settings=QUIET) as session:
         one_step(session, native, {"step_live_peak_bytes": 400 * MIB, "unmanaged_bytes": 7 * MIB})
+        engine = session._engine
         with monkeypatch.context() as patched:
-            patched.setattr(session._engine, "_adopt", lambda: signal.raise_signal(signal.SIGINT))
+            patched.setattr(*((engine, "_adopt") if place == "as it ends" else (engine._budget, "_take")), interrupted)
             with pytest.raises(KeyboardInterrupt):
                 one_step(session, native, {})
         assert native.limits["arena_bytes"] == 0

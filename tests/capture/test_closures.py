@@ -1,9 +1,11 @@
 """A closure that is given to ``optimizer.step`` is no part of the optimizer, and its gradients are gradients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import BeforeUpdates, OptimizerHooks
@@ -94,7 +96,7 @@ def test_an_iteration_is_looked_at_until_it_has_updated_anything() -> None:
     assert done == ["backward", "looked", "backward", "looked", "step", "looked", "step"] * 2
 
 
-def test_a_closure_is_looked_at_once_when_it_has_ended_for_the_first_time() -> None:
+def test_of_a_closure_the_first_backward_pass_alone_is_looked_at() -> None:
     done: list[str] = []
     before = BeforeUpdates(lambda: done.append("looked"))
     weight = torch.nn.Parameter(torch.ones(3))
@@ -110,6 +112,72 @@ def test_a_closure_is_looked_at_once_when_it_has_ended_for_the_first_time() -> N
         torch.optim.LBFGS([weight], lr=0.1, max_iter=3).step(closure)
     finally:
         unsubscribe(before)
-    assert done[:3] == ["looked", "closure", "looked"]
+    assert done[:3] == ["looked", "looked", "closure"]
     assert len(done) > 3
     assert {*done[3:]} == {"closure"}  # LBFGS has changed the parameter
+
+
+def test_a_step_of_the_scripts_own_gets_what_it_was_given() -> None:
+    """A net can be called, too, and a closure may have attributes that the step reads."""
+    given: list[object] = []
+
+    class Mine(torch.optim.SGD):
+        def step(self, what: object) -> None:  # type: ignore[override]
+            given.append(what)
+
+    hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, Native())
+    net = torch.nn.Linear(2, 2)
+
+    def closure() -> float:
+        return 0.0
+
+    subscribe(hooks)
+    try:
+        for what in (net, closure):
+            Mine(net.parameters(), lr=0.1).step(what)
+    finally:
+        unsubscribe(hooks)
+    assert given[0] is net
+    assert given[1] is closure
+
+
+class Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Own(torch.nn.Parameter):
+    """Knows few functions."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert "layout" not in str(getattr(func, "__self__", ""))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_no_function_mode_and_no_type_of_the_scripts_hears_of_what_is_looked_at() -> None:
+    def calls() -> int:
+        torch.manual_seed(0)
+        weight = Own(torch.ones(3))
+        optimizer = torch.optim.Adam([weight], foreach=False)
+        with Counting() as mode:
+            for _ in range(3):
+                optimizer.zero_grad()
+                weight.square().sum().backward()
+                optimizer.step()
+        return mode.calls
+
+    plainly = calls()
+    hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, Native())
+    before = BeforeUpdates(lambda: None)
+    subscribe(hooks)
+    subscribe(before)
+    try:
+        assert calls() == plainly
+    finally:
+        unsubscribe(hooks)
+        unsubscribe(before)

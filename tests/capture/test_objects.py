@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.capture.objects import instances
+from ebbtide.capture.objects import instances, running_locals
+from ebbtide.capture.storage_parts import tensors_in
 from ebbtide.recorders import step_recorder
 from ebbtide.verify import watch
 
@@ -99,3 +100,30 @@ def test_a_look_disturbs_no_thread_that_fills_a_tuple(freeze: Any) -> None:
     looked.set()
     thread.join()
     assert filled == [tuple(range(100))]
+
+
+def test_what_a_function_got_from_locals_stays_as_it_was(freeze: Any) -> None:
+    def of_script(rate: float) -> None:
+        noted, shared, deleted = locals(), object(), object()
+        before = dict(noted)
+        later = torch.ones(3)
+
+        def inner() -> object:
+            return shared
+
+        del deleted
+        freeze()
+        plain, of_all = running_locals(), running_locals(of_all=True)
+        assert {id(rate), id(later), id(noted)} <= {*map(id, plain)}
+        assert id(inner()) not in {*map(id, plain)}
+        assert id(inner()) in {*map(id, of_all)}
+        assert noted == before
+
+    of_script(0.5)
+
+
+def test_tensors_are_found_in_what_contains_itself() -> None:
+    first, second = torch.ones(1), torch.ones(2)
+    state: dict[str, Any] = {"a": first, "all": []}
+    state["all"] += [state, {"deep": (second, state)}]
+    assert {*map(id, tensors_in(state))} == {id(first), id(second)}

@@ -46,6 +46,9 @@ from tests.training.cases_in_backward_refused import (
     step_of_two_types,
     step_with_a_sparse_gradient,
     two_of_the_same,
+    with_a_group_of_its_own,
+    with_a_layer_that_is_not_yet_made,
+    with_a_number_of_its_own,
     with_a_sparse_gradient,
     with_an_object_as_rate,
 )
@@ -638,6 +641,18 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "with_a_sparse_gradient": (
         lambda: compare(step_with_a_sparse_gradient, with_a_sparse_gradient).updates,
         "a sparse gradient changes how the other parameters",
+    ),
+    "with_a_number_of_its_own": (
+        lambda: compare(plain_step, with_a_number_of_its_own).updates,
+        "its setting lr is a Halved",
+    ),
+    "with_a_group_of_its_own": (
+        lambda: compare(plain_step, with_a_group_of_its_own).updates,
+        "of a class of the script's own",
+    ),
+    "with_a_layer_that_is_not_yet_made": (
+        lambda: compare(plain_step, with_a_layer_that_is_not_yet_made).updates,
+        "a parameter is a UninitializedParameter",
     ),
     "with_an_object_as_rate": (
         lambda: compare(changes_the_object, with_an_object_as_rate).updates,

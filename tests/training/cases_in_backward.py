@@ -453,6 +453,28 @@ def another_steps_in_a_hook() -> None:
     early(step, make)
 
 
+def a_rate_that_is_another_for_a_while() -> None:
+    """The script's step reads the rate once the backward pass has ended."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        group = optimizer.param_groups[0]
+        rate = group["lr"]
+        hooks = [
+            net.layers[2].register_full_backward_hook(lambda *_: group.update(lr=10 * rate)),
+            net.layers[0].register_full_backward_hook(lambda *_: group.update(lr=rate)),
+        ]
+        x = net.embedding(tokens(number))
+        for layer in net.layers:
+            x = F.gelu(layer(x))
+        F.cross_entropy(x, tokens(number + 100)).backward()
+        for hook in hooks:
+            hook.remove()
+        optimizer.step()
+
+    early(step)
+
+
 def a_hook_that_comes_late(of_step: bool) -> tuple[str, ...]:
     """When nothing is due, it ends early updates, and no training."""
 

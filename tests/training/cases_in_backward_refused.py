@@ -332,6 +332,40 @@ def changes_the_object(net: Any, optimizer: Any, number: int) -> None:
     optimizer.param_groups[0]["lr"].of_now *= 0.5
 
 
+class Halved(float):
+    """A number of which an optimizer takes another one."""
+
+    def __neg__(self) -> float:
+        return -0.5 * float(self)
+
+
+def with_a_number_of_its_own(net: Any) -> optim.Optimizer:
+    return optim.SGD(net.layers.parameters(), lr=Halved(0.1), momentum=0.9, foreach=False)
+
+
+class Warm(dict[str, Any]):
+    """Settings of which an optimizer reads others than there are."""
+
+    def __getitem__(self, name: str) -> Any:
+        return 0.5 * super().__getitem__(name) if name == "lr" else super().__getitem__(name)
+
+
+def with_a_group_of_its_own(net: Any) -> optim.Optimizer:
+    optimizer = optim.SGD(net.layers.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    optimizer.param_groups[0] = Warm(optimizer.param_groups[0])
+    return optimizer
+
+
+def with_a_rate_for_inference(net: Any) -> optim.Optimizer:
+    with torch.inference_mode():
+        rate = torch.tensor(0.1)
+    return optim.SGD(net.layers.parameters(), lr=rate, momentum=0.9, foreach=False)
+
+
+def with_a_layer_that_is_not_yet_made(net: Any) -> optim.Optimizer:
+    return optim.AdamW([*net.layers.parameters(), *nn.LazyLinear(WIDTH).parameters()], lr=1e-2)
+
+
 REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
     "accumulates": (
         accumulates,
@@ -368,6 +402,14 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "scales_by_hand": (scales_by_hand, fused, "found_inf changed between the backward pass and step"),
     "changes_the_array": (changes_the_array, with_an_array_as_rate, "lr changed between the backward pass and step"),
     "changes_the_object": (changes_the_object, with_an_object_as_rate, "its setting lr is a Rate"),
+    "with_a_number_of_its_own": (plain_step, with_a_number_of_its_own, "its setting lr is a Halved"),
+    "with_a_group_of_its_own": (plain_step, with_a_group_of_its_own, "of a class of the script's own"),
+    "with_a_rate_for_inference": (plain_step, with_a_rate_for_inference, "its setting lr is a Tensor"),
+    "with_a_layer_that_is_not_yet_made": (
+        plain_step,
+        with_a_layer_that_is_not_yet_made,
+        "a parameter is a UninitializedParameter",
+    ),
 }
 """The scenario, its optimizer, and what is said of it."""
 

@@ -138,6 +138,9 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
     "apply_": mapped(lambda one, ones: one.apply_(lambda value: value / 2)),
     "map_": mapped(lambda one, ones: one.map_(ones, lambda value, one: value / 2 + one)),  # type: ignore[attr-defined]
     "map2_": mapped(lambda one, ones: one.map2_(ones, ones, lambda value, *two: value / 2)),  # type: ignore[attr-defined]
+    "map2_ by name": lambda tensor: as_bytes(
+        torch.ones(tensor.shape).map2_(x=tensor.data, y=tensor.data, callable=lambda _, one, same: one / 2)  # type: ignore[attr-defined]
+    ),
     "base class's array": lambda tensor: torch._C.TensorBase.numpy(tensor.data).tobytes(),  # type: ignore[attr-defined]
     "storage": lambda tensor: of_a_storage(tensor.data.untyped_storage()),
     "saved": lambda tensor: as_bytes(torch.load(io.BytesIO(saved_bytes(lambda path: torch.save(tensor.data, path))))),

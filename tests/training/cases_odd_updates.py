@@ -1,7 +1,9 @@
 """Deferred updates and scripts that do what few do: what an attack on them found."""
 
 import copy
+import gc
 import signal
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor, nn, optim
 
 from ebbtide.errors import OrderError
 from tests.training.cases_deferred import adamw, compare, deferred, plain_step, session
-from tests.training.cases_in_backward import Net, loss_of
+from tests.training.cases_in_backward import WIDTH, Net, loss_of
 
 
 def listed_twice() -> tuple[str, ...]:
@@ -26,6 +28,19 @@ def listed_twice() -> tuple[str, ...]:
 def in_the_same_memory() -> tuple[str, ...]:
     def make(net: Any) -> optim.Optimizer:
         net.layers[1].weight.data = net.layers[0].weight.data
+        return optim.AdamW(net.parameters(), lr=1e-2, foreach=True)
+
+    return compare(plain_step, make).updates
+
+
+def in_slices_of_the_same_memory() -> tuple[str, ...]:
+    """Each is a storage of its own that lies across the other's."""
+
+    def make(net: Any) -> optim.Optimizer:
+        whole, nbytes = torch.randn(2 * WIDTH, WIDTH).untyped_storage(), 4 * WIDTH * WIDTH
+        for number, begin in enumerate((0, nbytes // 2)):
+            with torch.no_grad():
+                net.layers[number].weight.set_(whole[begin : begin + nbytes], 0, (WIDTH, WIDTH))
         return optim.AdamW(net.parameters(), lr=1e-2, foreach=True)
 
     return compare(plain_step, make).updates
@@ -124,6 +139,38 @@ def handlers_of_signals() -> None:
     deferred(step, steps=30)
     assert calls > 0
     assert torn == 0
+
+
+def what_is_collected_looks() -> None:
+    """Python's collector comes anywhere, and calls ``__del__`` of what it finds: all parameters are after one step."""
+    looks = 0
+
+    class Looking:
+        def __init__(self, net: Any, optimizer: Any, number: int) -> None:
+            self.own, self.of = self, (net, optimizer, number)
+
+        def __del__(self) -> None:
+            nonlocal looks
+            net, optimizer, number = self.of
+            steps = {float(optimizer.state[p]["step"]) for p in net.parameters() if p in optimizer.state}
+            assert steps <= {number + 1.0}
+            looks += 1
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        gc.collect()
+        Looking(net, optimizer, number)
+        gc.set_threshold(20 + 7 * number)
+        copy.deepcopy(net)
+        gc.set_threshold(*thresholds)
+        gc.collect()
+
+    thresholds = gc.get_threshold()
+    raised = []
+    sys.unraisablehook = raised.append  # type: ignore[assignment]
+    deferred(step, steps=40)
+    assert raised == [], [f"{each.exc_value!r}" for each in raised]
+    assert looks
 
 
 class Late(Exception):

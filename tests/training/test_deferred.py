@@ -94,6 +94,7 @@ def test_an_operator_that_went_on_without_an_update_ends_the_training(ends: bool
         "handlers_of_signals",
         "a_handler_that_raises",
         "a_handler_that_raises_while_an_operator_looks",
+        "what_is_collected_looks",
     ],
 )
 def test_odd_scripts_end_with_the_same_bits_and_no_update_is_left_half_made(name: str) -> None:
@@ -104,7 +105,9 @@ def test_after_a_step_that_raised_no_update_of_it_is_made() -> None:
     assert "step raised an error" in child.run(ODD("a_step_that_raises"), env=QUIET)
 
 
-@pytest.mark.parametrize("name", ["listed_twice", "in_the_same_memory", "with_a_post_hook"])
+@pytest.mark.parametrize(
+    "name", ["listed_twice", "in_the_same_memory", "in_slices_of_the_same_memory", "with_a_post_hook"]
+)
 def test_odd_optimizers_are_left_as_written(name: str) -> None:
     updates = child.run(ODD(name), env=QUIET)
     assert ("a hook of its step" if "hook" in name else "parameters share memory") in updates[-1]

@@ -112,6 +112,7 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
         "a_mode_around_the_backward_pass",
         "an_operator_under_way_on_another_thread",
         "another_steps_in_a_hook",
+        "a_rate_that_is_another_for_a_while",
         "nets_that_are_left_before_their_step",
     ],
 )

@@ -22,6 +22,7 @@ from ebbtide.verify.text import render, to_json
 from ebbtide.verify.verdict import judge_bounded, judge_plain
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
+from tests.helpers.training_script import training_script
 
 LARGE = {"parameter": 1 << 20, "gradient": 1 << 20, "optimizer_state": 1 << 20}
 STATE = {"parameter w": "aa", "gradient w": "bb"}
@@ -389,3 +390,29 @@ def test_a_budget_that_bounds_something_else_was_not_kept() -> None:
     assert trouble in render(bad)
     never = render(verdict_of(record(), replace(report(fast_bytes=None), bounded_as_asked=False, trouble=trouble)))
     assert "NO: none was ever in force\n" in never
+
+
+ANEW = """
+import os, sys
+torch.manual_seed(0)
+if "ANEW" not in os.environ:
+    os.environ["ANEW"] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+"""
+
+
+@pytest.mark.starts
+@pytest.mark.parametrize(
+    ("before", "after"), [("torch.manual_seed(0)", "import os; os._exit(0)"), (ANEW, "")], ids=["leaves", "starts anew"]
+)
+def test_a_script_that_leaves_in_its_own_way_is_compared_recorded_and_estimated(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(training_script(before, after=after, width=256))
+    words = (EBBTIDE, "verify", "--fast", "50%", "train.py")
+    assert "VERIFIED" in run(*words, cwd=tmp_path, env={"EBBTIDE_MIN_STORAGE": "4096"}, status=0).stdout
+    told = run(EBBTIDE, "trace", "--keep-running", "-o", "step.trace", "train.py", cwd=tmp_path, status=0).stderr
+    assert "step.trace: train.py, step 3" in told
+    assert (tmp_path / "step.trace").exists()
+    estimate = run(EBBTIDE, "estimate", "--machine", "h100", "train.py", cwd=tmp_path, status=0)
+    assert "--fast" in estimate.stdout

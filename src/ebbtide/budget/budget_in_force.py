@@ -184,20 +184,21 @@ class BudgetInForce:
         return self._bounds.process_asked and peak_bytes > self._limits.tolerated_bytes()
 
     def _set(self, counters: "_torch.Counters") -> None:
-        """Set the asked share of the peak that the recorded steps showed."""
-        self.recording = False
+        """Set the asked share of the peak that the recorded steps showed. Where a signal's handler raises amid it, the
+        next step sets it."""
         self._unbounded_peak_bytes = self._live_peak
         arena = self._share(self._live_peak)
         if not arena:
-            self.nothing_managed = True
+            self.recording, self.nothing_managed = False, True
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
+            self.recording = False
             error = self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak)
             self._never_set = str(error)  # which a script may catch, and go on
             raise self._limits.refusal(error)
         self._take(arena)
-        self.is_set = True
+        self.recording, self.is_set = False, True
         self._say(
             f"a step's tensors peak at {format_bytes(self._live_peak)}; from now on they are limited to "
             f"{format_bytes(arena)}"

@@ -5,8 +5,10 @@ global and take part in no graph, so a step with them makes the same allocations
 """
 
 import re
+import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,6 +47,7 @@ class ModuleNames:
         self._handles: list[RemovableHandle] = []
         self._paths: dict[int, str] = {}
         self._before: list[int] = []
+        self._limit = 0  # of Python's calls, without these hooks
         if not _exports:
             _exports.extend(InFrontOf.EXPORT.install(_without_names))
 
@@ -65,12 +68,18 @@ class ModuleNames:
         self._before.clear()
 
     def register(self) -> None:
+        """Take part in each call of a module. With hooks, PyTorch calls one more function for each: four for three."""
+        self._limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(self._limit * 3 // 2)
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
     def unregister(self) -> None:
+        if self._handles and sys.getrecursionlimit() == self._limit * 3 // 2:  # else the script has set another
+            with suppress(RecursionError):  # it is deeper than that
+                sys.setrecursionlimit(self._limit)
         for handle in self._handles:
             handle.remove()
         self._handles = []

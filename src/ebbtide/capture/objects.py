@@ -11,7 +11,6 @@ import ebbtide._objects as _objects
 Kind = TypeVar("Kind")
 
 _LISTED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # the collector sees their variables
-_OWN_REFERENCES = 3  # references to a frame's snapshot: the frame's, the variable's, and getrefcount's own
 
 
 def instances(kind: type[Kind]) -> list[Kind]:
@@ -34,10 +33,6 @@ def running_locals(*, of_all: bool = False) -> list[Any]:
     in cells, which the collector lists unless they are frozen, so they are left out, too.
 
     ``of_all``: of all threads, and what lies in cells. Another thread may have gone on by the time that one looks.
-
-    Up to Python 3.12, asking a frame for its locals leaves a snapshot in it, which would keep tensors alive as long as
-    the function runs. So the snapshot is emptied, unless someone else holds it too: then it is the result of
-    ``locals()``.
     """
     found: list[Any] = []
     frame: FrameType | None
@@ -46,11 +41,6 @@ def running_locals(*, of_all: bool = False) -> list[Any]:
             code = frame.f_code
             function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_flags & _LISTED
             if function and frame.f_globals is not globals():
-                snapshot = frame.f_locals
-                cells = code.co_cellvars
-                names = {*code.co_varnames, *cells} if of_all else {*code.co_varnames}.difference(cells)
-                found += [snapshot[name] for name in names if name in snapshot]
-                if type(snapshot) is dict and sys.getrefcount(snapshot) <= _OWN_REFERENCES:
-                    snapshot.clear()
+                found += _objects.variables_of(frame, of_all)
             frame = frame.f_back  # None at the end, so that no frame is left holding itself
     return found

@@ -33,9 +33,9 @@ from ebbtide.settings import Named, Settings
     "--fast",
     metavar="SIZE|P%|auto",
     help="Bound the process (8GiB; it may peak 2 % above that), or the tensors alone to a share of their peak (25%; "
-    "two steps find the peak, within free memory, and later ones may raise it). auto: `ebbtide estimate` runs first, "
-    "and names the smallest budget within 10 % of full speed; auto:25% allows more. Default: the free memory of the "
-    "machine or its container.",
+    "two steps find the peak, within free memory, and later ones may raise it). auto: `ebbtide estimate` runs two "
+    "steps of the script first, and names the smallest budget within 10 % of full speed; auto:25% allows more. "
+    "Default: the machine's free memory, or its container's.",
 )
 @click.option(
     "--fast-node",

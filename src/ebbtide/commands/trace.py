@@ -80,6 +80,7 @@ def trace(
     and torch.save() does nothing.
     """
     from ebbtide.session.launch import find_program, record_program
+    from ebbtide.session.leaving import command_before
     from ebbtide.session.recorder import Recorder
     from ebbtide.settings import Settings
 
@@ -95,7 +96,8 @@ def trace(
         if output.exists() and not quiet:
             click.echo(f"ebbtide: {output} is there already and will be replaced; -o names another file", err=True)
     recorder = Recorder(output, first=step, count=steps, fake=fake, lines=lines, device=device, settings=settings)
-    sys.exit(record_program(find_program(program), recorder, not keep_running, quiet))
+    command = command_before(program)
+    sys.exit(record_program(find_program(program), recorder, not keep_running, quiet, command=command))
 
 
 def named_for(program: tuple[str, ...]) -> Path:

@@ -58,7 +58,7 @@ def compiled_calls() -> int:
 
 
 def _looking_at_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _torch.look_at([value for value in args if isinstance(value, torch.Tensor)])
+    _torch.look_at([value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)])
     return original(*args, **kwargs)
 
 

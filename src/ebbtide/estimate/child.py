@@ -25,6 +25,9 @@ from ebbtide.whole_file import write_whole
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+ITSELF = ("-m", "ebbtide.estimate.child")
+"""What follows Python's name in this process's command."""
+
 
 class _AtStepsEnd(Subscriber):
     """Sees what the process holds when an optimizer has stepped, before a recorder ends the script there."""
@@ -65,7 +68,8 @@ def main() -> int:
     try:
         program = find_program(command)
         subscribe(seen)
-        status = record_program(program, recorder, stop=True, quiet=True)
+        before = [*ITSELF, trace, machine]
+        status = record_program(program, recorder, stop=True, quiet=True, command=before)
     except EbbtideError as error:
         print(f"ebbtide: error: {error}", file=sys.stderr)
         return error.exit_code

@@ -14,7 +14,7 @@ import numpy as np
 from ebbtide.budget.bounds import usable_bytes
 from ebbtide.errors import EbbtideError, how_it_ended
 from ebbtide.estimate.budgets import SHARES, SIZES_GIB, SMALL_COST, Estimate, Rest, estimate
-from ebbtide.estimate.child import OF_FAKES, held_file, raised_file
+from ebbtide.estimate.child import ITSELF, OF_FAKES, held_file, raised_file
 from ebbtide.host.free_memory import free_memory
 from ebbtide.host.run_queue import waited_s
 from ebbtide.ir.base import Ints
@@ -133,7 +133,7 @@ def _faked(command: Sequence[str], machine: Machine, folder: Path) -> tuple[Trac
     """Return the script's second step, and what its process held besides tensors."""
     trace, file, output = folder / "step.trace", folder / "machine.toml", folder / "output.txt"
     file.write_text(machine.to_toml())
-    child = [sys.executable, "-m", "ebbtide.estimate.child", str(trace), str(file), *command]
+    child = [sys.executable, *ITSELF, str(trace), str(file), *command]
     with output.open("wb") as said:
         status = subprocess.run(child, stdin=subprocess.DEVNULL, stdout=said, stderr=said).returncode
     if status or not trace.exists() or not held_file(trace).exists():

@@ -140,22 +140,27 @@ def _tell_of_threads(before: Sequence[threading.Thread]) -> None:
         tell(f"ebbtide: warning: {', '.join(names)}: threads of the program go on, and nothing bounds them from here")
 
 
-def record_program(program: Program, recorder: Recorder, stop: bool, quiet: bool = False) -> int:
+def record_program(
+    program: Program, recorder: Recorder, stop: bool, quiet: bool = False, *, command: Sequence[str] = ()
+) -> int:
     """Run it and return the exit status: the script's own; or 1 when it succeeded and not every step was recorded.
-    ``stop`` ends the script once they are."""
+    ``stop`` ends the script once they are. ``command`` came before the program."""
     process = os.getpid()
     recorder._reads.append(program.file)
+
+    def conclude(status: int) -> int:
+        if not quiet or not (status or recorder.done):
+            ended = "; the script was ended after it (--keep-running lets it go on)" if stop and recorder.done else ""
+            tell(f"ebbtide: {recorder.summary()}{ended}")
+        return status or int(not recorder.done)
+
     with recorder:
         if stop:
             recorder.stop_when_done()
-        status = _execute(program)
-        _end_as_python_does(status)
-    if os.getpid() != process:
-        return status
-    if not quiet or not (status or recorder.done):
-        ended = "; the script was ended after it (--keep-running lets it go on)" if stop and recorder.done else ""
-        tell(f"ebbtide: {recorder.summary()}{ended}")
-    return status or int(not recorder.done)
+        with seen(conclude, command):
+            status = _execute(program)
+            _end_as_python_does(status)
+    return conclude(status) if os.getpid() == process else status
 
 
 def _failed(report: RunReport) -> str:

@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import chain
 from types import ModuleType
+from typing import Any
 
 from ebbtide.host.kernel_files import text_of
 from ebbtide.host.process import PROC
@@ -29,7 +30,7 @@ _READ_AS_LOADED = (
     *("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_DEFAULT_NUM_THREADS"),
 )
 _TOO_LATE = {
-    "torch": ("PYTORCH_JIT", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "MKL_DYNAMIC"),
+    "torch": ("PYTORCH_JIT", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "MKL_DYNAMIC", "MKL_DOMAIN_NUM_THREADS"),
     "numpy": ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES"),
 }
 """Others that decide about bits, by who reads them."""
@@ -72,8 +73,9 @@ def taken_as_the_script_says() -> Iterator[None]:
             sys.modules.setdefault(name, module)
 
 
-class _FirstImport(MetaPathFinder, Loader):
-    """Gives a module that is loaded to whoever imports it first, and does something before."""
+class _FirstImport(MetaPathFinder):
+    """Gives a module that is loaded to whoever imports it first, and does something before. Who asks for the module's
+    loader gets one of its class, that has its files."""
 
     def __init__(self, module: ModuleType, does: Callable[[], None]) -> None:
         self._module, self._does, self._spec = module, does, module.__spec__
@@ -83,13 +85,12 @@ class _FirstImport(MetaPathFinder, Loader):
             return None
         own = copy(self._spec)
         assert own is not None
-        own.loader = self
+        loader: Any = copy(own.loader)
+        loader.create_module, loader.exec_module = (lambda spec: self._module), self._exec_module
+        own.loader = loader
         return own
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self._module
-
-    def exec_module(self, module: ModuleType) -> None:
+    def _exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
         self.stop()
         self._does()

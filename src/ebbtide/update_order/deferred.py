@@ -7,7 +7,7 @@ Whoever is about to use a parameter, its gradient or its state has the update ca
 that the script's own order would not show. All other updates are made at the beginning of a backward pass, at the
 optimizer's next step, before a fork, and at the session's end.
 
-Left out: what ``doors`` leaves out, and a parameter's version counter, which grows by one in ``step``.
+Left out: what ``doors`` leaves out, and version counters of parameters and state, which grow by one in ``step``.
 """
 
 import os
@@ -34,7 +34,16 @@ from ebbtide.update_order.independent import (
     share_what_changes,
     why_not_independent,
 )
-from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, NotedUpdate, kept, numbers, reason_to_stay, stand_in
+from ebbtide.update_order.noted_update import (
+    GIVEN,
+    NO_STATE_YET,
+    NotedUpdate,
+    kept,
+    numbers,
+    reason_to_stay,
+    stand_in,
+    uncollected,
+)
 
 
 class Deferred(Subscriber):
@@ -141,6 +150,8 @@ class Deferred(Subscriber):
 
     def _refusal(self, optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Say why this step is made as the script has it, or ""."""
+        if is_in_a_mode():
+            return IN_A_MODE
         if reason := why_not_independent(optimizer):
             return reason
         if any(argument is not None for argument in (*args[1:], *kwargs.values())):
@@ -154,8 +165,6 @@ class Deferred(Subscriber):
             return "parameters share memory"
         if share_what_changes(optimizer):
             return "state, gradients or settings share memory with what an update changes"
-        if is_in_a_mode():
-            return IN_A_MODE
         return ""
 
     def _defer(self, optimizer: Optimizer) -> tuple[dict[int, int], Optimizer, str]:
@@ -191,7 +200,9 @@ class Deferred(Subscriber):
 
     def _note(self, update: NotedUpdate, parameter: torch.Tensor) -> int:
         """Note one update. Return its number, or -1."""
-        torch._C._increment_version((parameter,))
+        torch._C._increment_version(
+            (parameter, *(tensor for tensor in update.state_tensors() if not tensor.is_inference()))
+        )
         number = next(numbers)
         self._noted[number] = update
         if update.defer(number):
@@ -204,7 +215,7 @@ class Deferred(Subscriber):
     def _update(self, number: int) -> type[BaseException] | None:
         """Make an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
-        with signals_later(), self._one_at_a_time:
+        with signals_later(), uncollected(), self._one_at_a_time:
             update = self._noted.get(number)
             if update is None:
                 return None  # another thread has made it

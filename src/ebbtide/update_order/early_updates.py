@@ -21,7 +21,7 @@ import ebbtide._torch as _torch
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
 from ebbtide.update_order.independent import is_in_a_mode, why_not_independent
-from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, numbers, reason_to_stay, stand_in
+from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, kept, numbers, reason_to_stay, stand_in, uncollected
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -47,7 +47,7 @@ class EarlyUpdates:
         self.due: dict[int, torch.Tensor] = {}
         self._completed: dict[int, object] = {}  # by parameter: its gradient's memory and version
         self._held: set[int] = set()  # parameters that had a gradient before the backward pass
-        self._groups: dict[int, dict[str, Any]] = {}  # by parameter
+        self._groups: dict[int, dict[str, Any]] = {}  # by parameter: its group's settings as the pass began
         self._handles: dict[int, RemovableHandle] = {}
         self._settings: list[Mapping[str, object]] = []
         self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
@@ -92,7 +92,10 @@ class EarlyUpdates:
         if optimizer is None:
             return
         self._held = {id(parameter) for parameter in self.parameters() if parameter.grad is not None}
-        self._groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+        self._groups = {}
+        for group in optimizer.param_groups:  # the script's step would not see what a hook changes for a while
+            settings = {name: kept(value) for name, value in group.items() if name != "params"}
+            self._groups |= {id(parameter): settings for parameter in group["params"]}
         if not self.due:
             self._settings = _settings(optimizer)
 
@@ -113,8 +116,6 @@ class EarlyUpdates:
         if distributed.is_available() and distributed.is_initialized():
             return "processes exchange gradients after they are complete"
         for parameter in self.parameters():
-            if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
-                return f"a parameter is a {type(parameter).__name__} of layout {parameter.layout}"
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
             if len(hooks) > (id(parameter) in self._handles):
                 return "a hook of the script's waits for its gradients"
@@ -130,7 +131,7 @@ class EarlyUpdates:
         """Tell, and note, whether the script's ``step`` makes this update: it is none that could be made at another
         time."""
         optimizer = self.optimizer
-        if optimizer is None or parameter.grad is None or is_in_a_mode():
+        if optimizer is None or is_in_a_mode() or parameter.grad is None:
             stays = True
         else:
             reason = reason_to_stay(optimizer, self._groups[id(parameter)], parameter)
@@ -195,7 +196,7 @@ class EarlyUpdates:
         groups = [{**self._groups[id(parameter)], "params": [parameter]}]
         one = stand_in(type(optimizer), attributes, groups, optimizer.state)
         step: Any = type(optimizer).step
-        with _outside_autocast():
+        with _outside_autocast(), uncollected():
             _torch.make_early(lambda: step.__wrapped__(one))  # below the hooks of the script's own step
         parameter.grad = self._stand_ins[id(parameter)] = GoneGradient.of(parameter)
         self._states[id(parameter)] = self._state_of(parameter)
@@ -203,7 +204,8 @@ class EarlyUpdates:
     def stale(self) -> bool:
         """Tell whether the script's step would take gradients for new that an update has used already."""
         waiting = (parameter for parameter in self.parameters() if id(parameter) not in self.due)
-        return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
+        with torch._C.DisableTorchFunction():
+            return bool(self._returning) or any(isinstance(parameter.grad, GoneGradient) for parameter in waiting)
 
     def stepping(self) -> None:
         """Begin the script's step: it finds only gradients of parameters that have not been updated."""
@@ -276,8 +278,8 @@ def _constant(value: object) -> object:
 
 
 def _setting(value: object) -> object:
-    """Note a value with the number in it, since ``lr.data`` can change unseen."""
-    number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+    """Note a value with the number in it, since ``lr.data`` can change unseen. Not a number equals itself there."""
+    number = repr(value.item()) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
     return _constant(value), number
 
 

@@ -116,6 +116,9 @@ class InBackward(Subscriber):
     def _begin(self) -> None:
         """Begin a backward pass, in which no parameter has been updated yet."""
         self._check()
+        self._thread = threading.get_ident()
+        if is_in_a_mode():
+            return  # which would see what is looked at here; no update is early
         compiled = "the backward pass is compiled" if is_compiled() else ""
         parameters = [parameter for order in self._orders() for parameter in order.parameters()]
         owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
@@ -123,7 +126,6 @@ class InBackward(Subscriber):
         for order in self._orders():
             if order.left:
                 continue
-            order.begin()
             shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
             reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
             if any(id(parameter) in overlapping for parameter in order.parameters()):
@@ -135,13 +137,12 @@ class InBackward(Subscriber):
             if reason:
                 self._leave(order, reason)
                 continue
+            order.begin()
             if not order.early and order.may_begin:
                 order.early = True
                 begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
                 self._tell(begins, self._say)
             order.attach(self._gradient_is_complete)
-        if any(not order.left for order in self._orders()):
-            self._thread = threading.get_ident()
 
     def _check(self, own_steps: int = 0) -> None:
         """Raise what has ended training for good: also a step that raised, when parameters had been updated for it."""
@@ -237,7 +238,7 @@ class InBackward(Subscriber):
         if order is None or order.left:
             return
         self._check(own_steps=1)
-        reason = order.forbidden() or self._refusal(order, args, kwargs)
+        reason = IN_A_MODE if is_in_a_mode() else order.forbidden() or self._refusal(order, args, kwargs)
         if reason and order.early and (order.due or order.stale()):
             self._break(f"{script_line()}: {reason}")
             raise OrderError(self._broken)
@@ -258,8 +259,6 @@ class InBackward(Subscriber):
             return "step is called under autocast"
         if torch.is_inference_mode_enabled():
             return "step is called in inference mode"
-        if is_in_a_mode():
-            return IN_A_MODE
         if order.due and self._thread != threading.get_ident():
             return "the backward pass and step are on different threads"
         if order.due and (changed := order.changed_settings()):

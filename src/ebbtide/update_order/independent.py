@@ -1,7 +1,9 @@
 """Facts about optimizers, modes, and memory that parameters share, for other orders of updates than the script's."""
 
 import inspect
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,60 +34,80 @@ INDEPENDENT = (
 """They update each parameter from its own gradient and state alone, so the order of updates changes no bit.
 ``mixes`` has the exceptions."""
 
-_KEPT = (int, float, complex, str, torch.Tensor, np.ndarray, np.generic)
-"""Kinds of settings: none of them can change, or they can be copied."""
+_CONSTANT = (int, float, bool, complex, str, type(None))
+"""Kinds of settings that cannot change. A class of the script's own may compute otherwise, so it is none of them."""
 
 IN_A_MODE = "step is called within a mode of PyTorch's (a dispatch or function mode, torch.func, tracing)"
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether it is of PyTorch's own types, with all its elements in one storage. None else is asked anything."""
+    of_torch = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return of_torch and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def overlap(parameters: Iterable[torch.Tensor]) -> set[int]:
     """Return the ids of parameters whose elements lie where another one's do (``.data`` can make that so)."""
     found = set()
-    there = {id(parameter): parameter for parameter in parameters if parameter.numel()}
+    there = {id(parameter): parameter for parameter in parameters if is_plain(parameter) and parameter.numel()}
     memory = _torch.memory_of([*there.values()])
     places = sorted(
-        (storage, *_extent(parameter), key)
+        (*_extent(storage, parameter), key)
         for (storage, _), (key, parameter) in zip(memory, there.items(), strict=True)
+        if storage
     )
-    end = (0, 0)  # storage, and one past the last element so far
-    last = 0
-    for storage, begin, stop, key in places:
-        if storage and storage == end[0] and begin < end[1]:
+    reached = last = 0  # one past the last byte so far, and whose that is
+    for begin, end, key in places:
+        if begin < reached:
             found |= {key, last}
-        if (storage, stop) > end:
-            end, last = (storage, stop), key
+        if end > reached:
+            reached, last = end, key
     return found
 
 
 def share_memory(tensors: Iterable[torch.Tensor]) -> bool:
-    """Tell whether two of these tensors lie in one storage."""
-    places = [begin for begin, _ in _torch.memory_of([*tensors]) if begin]
-    return len({*places}) < len(places)
+    """Tell whether the storages of two of these tensors have memory in common."""
+    return _meet(_storages(tensors))
 
 
 def share_what_changes(optimizer: Optimizer) -> bool:
     """Tell whether state, gradients or settings of a step lie in what the update of another parameter changes."""
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
-    states = [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+    states = [value for state in optimizer.state.values() for value in state.values()]
     settings = (value for group in groups for name, value in group.items() if name != "params")
-    read = [*(parameter.grad for parameter in parameters), *settings]
-    own, of_state, of_others = map(_places, (parameters, states, read))
-    changing = {*own, *of_state}
-    return len(changing) < len({*own}) + len(of_state) or not changing.isdisjoint(of_others)
+    read = {*_storages([*(parameter.grad for parameter in parameters), *settings])}
+    changing = [*{*_storages(parameters)}, *_storages(states)]
+    return _meet(changing) or _meet([*changing, *_joined(read)])
 
 
-def _places(values: Iterable[object]) -> list[int]:
-    """Return where the storages of the tensors among these values begin."""
+def _storages(values: Iterable[object]) -> list[tuple[int, int]]:
+    """Return begin and end of the storages of the tensors among these values."""
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided]
-    return [begin for begin, _ in _torch.memory_of(tensors) if begin]
+    return [(begin, begin + nbytes) for begin, nbytes in _torch.memory_of(tensors) if begin]
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the places in its storage of the tensor's first element, and of the one after its last."""
-    begin = int(tensor.storage_offset())
+def _meet(ranges: Iterable[tuple[int, int]]) -> bool:
+    """Tell whether two of these ranges have something in common."""
+    return any(begin < end for (_, end), (begin, _) in pairwise(sorted(ranges)))
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same memory as ranges that do not meet."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if found and begin < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _extent(storage: int, tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of the tensor's first element, and of what follows its last."""
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + steps + 1
+    begin = storage + int(tensor.storage_offset()) * tensor.element_size()
+    return begin, begin + (steps + 1) * tensor.element_size()
 
 
 def why_not_independent(optimizer: Optimizer) -> str:
@@ -96,8 +118,14 @@ def why_not_independent(optimizer: Optimizer) -> str:
         return "its step, or a function that its step calls, is not PyTorch's own"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
         return "a hook of its step may change gradients, or look at what step was called with"
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        return "its step is differentiable"
+    if not _is_made_of_dicts(optimizer):
+        return "its groups, or its state, are of a class of the script's own"
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            return "its step is differentiable"
+        for parameter in group["params"]:
+            if not is_plain(parameter):
+                return f"a parameter is a {type(parameter).__name__} that does not lie in one storage of its own"
     return _may_change_unseen(optimizer) or mixes(optimizer)
 
 
@@ -120,9 +148,21 @@ def _may_change_unseen(optimizer: Optimizer) -> str:
         for name in optimizer.defaults.keys() & group.keys():
             value = group[name]
             parts = value if type(value) in (list, tuple) else [value]
-            if not all(part is None or isinstance(part, _KEPT) for part in parts):
+            if not all(map(_can_be_kept, parts)):
                 return f"its setting {name} is a {type(value).__name__}, whose value may change unseen"
     return ""
+
+
+def _can_be_kept(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_plain(value) and not value.is_inference() and not value.is_meta
+    return type(value) in _CONSTANT or isinstance(value, np.generic) or type(value) is np.ndarray
+
+
+def _is_made_of_dicts(optimizer: Optimizer) -> bool:
+    groups, state = optimizer.param_groups, optimizer.state
+    parts = [*groups, *state.values()]
+    return type(groups) is list and type(state) in (dict, defaultdict) and all(type(part) is dict for part in parts)
 
 
 def _computes_as_in_torch(optimizer: Optimizer) -> bool:

@@ -6,6 +6,7 @@ nothing if the script takes the gradient away, or gives the parameter other memo
 aliases have version counters of their own. So autograd finds no change where the script made none.
 """
 
+import gc
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,8 +49,6 @@ def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: to
     """Say why this parameter's update is made in ``step`` itself, or ""."""
     gradient = parameter.grad
     assert gradient is not None
-    if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.layout is not torch.strided:
-        return f"parameters are a {type(parameter).__name__} of layout {parameter.layout}"
     if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided or gradient.requires_grad:
         return "gradients are sparse, no plain tensors, or have gradients (create_graph)"
     if parameter.is_inference() or gradient.is_inference() or gradient.dtype != parameter.dtype:
@@ -65,6 +64,19 @@ def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: to
     if not state and not (type(optimizer) is optim.SGD and not group["momentum"]):
         return NO_STATE_YET
     return ""
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the collector out of an update. What it finds may have a ``__del__`` of the script's, which would see some
+    parameters after a step and others before it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager
@@ -101,11 +113,11 @@ class NotedUpdate:
         return f"{self._kind.__name__}'s update of a parameter of shape {tuple(self._parameter.shape)}"
 
     def defer(self, number: int) -> bool:
-        """Defer it. Callers MUST have counted the parameter's change already (``increment_version``)."""
+        """Defer it. Callers MUST have counted the changes of parameter and state already (``increment_version``)."""
         self._noted = self._as_it_is()
         gradient = self._parameter.grad
         assert gradient is not None
-        return _torch.defer(number, [self._parameter, *self._tensors_of_state()], gradient)
+        return _torch.defer(number, [self._parameter, *self.state_tensors()], gradient)
 
     def carry_out(self) -> None:
         """Make the update. Raises OrderError where its operands were changed and nobody was told."""
@@ -122,10 +134,10 @@ class NotedUpdate:
             if value is not self._before.get(name) and self._of_script.get(name) is self._before.get(name):
                 self._of_script[name] = value
 
-    def _tensors_of_state(self) -> list[torch.Tensor]:
+    def state_tensors(self) -> list[torch.Tensor]:
         return [value for value in self._before.values() if isinstance(value, torch.Tensor)]
 
     def _as_it_is(self) -> object:
-        tensors = [*self._counted, *self._tensors_of_state()]
+        tensors = [*self._counted, *self.state_tensors()]
         versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
         return _torch.memory_of(tensors), versions

@@ -16,6 +16,7 @@ from pathlib import Path
 from ebbtide.errors import EbbtideError, EbbtideWarning
 from ebbtide.host.process import end_with_parent, peak_resident_bytes
 from ebbtide.session.launch import find_program, run_program
+from ebbtide.session.leaving import seen
 from ebbtide.session.session import Session
 from ebbtide.units import name_options_as_the_command
 from ebbtide.verify.record import Ending, Recorder
@@ -34,18 +35,22 @@ def main() -> int:
     watch = Watch(recorder, None if step == EVERY else int(step))
     watch.install_with_torch()
     began = time.monotonic()
+
+    def note(status: int) -> int:
+        took_s = time.monotonic() - began
+        recorder.write(
+            Ending(status, watch.steps, peak_resident_bytes(), took_s, watch.largest_bytes, watch.device_peak_bytes())
+        )
+        return status
+
+    itself = ["-m", "ebbtide.verify.child", record, step]
     try:
-        status = run_program(find_program(command), Session(), quiet=True)
+        with seen(note, itself):
+            status = run_program(find_program(command), Session(), quiet=True, command=itself)
     except EbbtideError as error:
         print(f"ebbtide: error: {error}", file=sys.stderr)
         return error.exit_code
-    if os.getpid() == process:  # not in a child that the script forked
-        took_s = time.monotonic() - began
-        ended = Ending(
-            status, watch.steps, peak_resident_bytes(), took_s, watch.largest_bytes, watch.device_peak_bytes()
-        )
-        recorder.write(ended)
-    return status
+    return note(status) if os.getpid() == process else status  # not in a child that the script forked
 
 
 if __name__ == "__main__":
