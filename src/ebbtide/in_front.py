@@ -369,9 +369,9 @@ REGISTERED = (
     ),
     Row(
         "host.signals_later",
-        "no handler of a signal finds updates half made",
+        "no handler of a signal finds updates half made, or raises within planning",
         ("signal.signal",),
-        "with the update, or the step; the script's handlers return, and are called",
+        "with the update, the step or the planning; the script's handlers return, and are called",
     ),
     Row(_TENSORS, "a child finds its parent's updates made", ("register_at_fork",)),
     Row("session.driven", "a child has no session", ("register_at_fork",)),

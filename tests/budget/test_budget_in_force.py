@@ -87,7 +87,7 @@ def test_a_percentage_is_of_the_highest_peak_of_the_steps_before_the_budget(
     assert native.calls == ["start", "reset_peaks", *recorded, "set_limits", "reset_peaks", *ends, "stop"]
 
 
-@pytest.mark.parametrize("place", ["as it ends", "as the share is set"])
+@pytest.mark.parametrize("place", ["_adopt", "_take", "_wait"])
 def test_a_percentage_comes_with_the_next_step_where_the_second_one_was_interrupted(
     place: str, native: FakeNative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,11 +100,12 @@ def test_a_percentage_comes_with_the_next_step_where_the_second_one_was_interrup
         one_step(session, native, {"step_live_peak_bytes": 400 * MIB, "unmanaged_bytes": 7 * MIB})
         engine = session._engine
         with monkeypatch.context() as patched:
-            patched.setattr(*((engine, "_adopt") if place == "as it ends" else (engine._budget, "_take")), interrupted)
+            patched.setattr(engine if place == "_adopt" else engine._budget, place, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 one_step(session, native, {})
-        assert native.limits["arena_bytes"] == 0
+        assert not engine._budget.is_set
         one_step(session, native, {})
+        assert engine._budget.is_set
         assert native.limits["arena_bytes"] == 100 * MIB
 
 

@@ -77,12 +77,6 @@ class FakeNative(ModuleType):
     def make_all(self) -> None:
         pass
 
-    def begin_change(self) -> None:
-        pass
-
-    def end_change(self) -> None:
-        pass
-
     def enter_backend(self, tensors: Any) -> None:
         pass
 
@@ -180,8 +174,9 @@ class FakeNative(ModuleType):
 def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     """The fake in the place of the real one, for the modules that are above it; and what must be gone afterwards."""
     fake = FakeNative()
-    # Its wrappers stay for good, so it is imported with the real module. Nothing is large enough for them, or tensors
-    # of later tests would be read by the fake.
+    # Their wrappers stay for good, so they are imported with the real module. Nothing is large enough for them, or
+    # tensors of later tests would be read by the fake.
+    monkeypatch.setattr("ebbtide.doors.tensors.guard_settings", lambda: None)
     monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
     monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)

@@ -392,6 +392,11 @@ def test_a_budget_that_bounds_something_else_was_not_kept() -> None:
     assert "NO: none was ever in force\n" in never
 
 
+LEAVES = """
+import os, sys, threading
+torch.manual_seed(0)
+end, threading._shutdown = threading._shutdown, lambda: (end(), os._exit(0))  # whatever ends the script
+"""
 ANEW = """
 import os, sys
 torch.manual_seed(0)
@@ -402,9 +407,7 @@ if "ANEW" not in os.environ:
 
 
 @pytest.mark.starts
-@pytest.mark.parametrize(
-    ("before", "after"), [("torch.manual_seed(0)", "import os; os._exit(0)"), (ANEW, "")], ids=["leaves", "starts anew"]
-)
+@pytest.mark.parametrize(("before", "after"), [(LEAVES, ""), (ANEW, "")], ids=["leaves", "starts anew"])
 def test_a_script_that_leaves_in_its_own_way_is_compared_recorded_and_estimated(
     before: str, after: str, tmp_path: Path
 ) -> None:

@@ -186,25 +186,34 @@ class BudgetInForce:
     def _set(self, counters: "_torch.Counters") -> None:
         """Set the asked share of the peak that the recorded steps showed. Where a signal's handler raises amid it, the
         next step sets it."""
+        self.recording = False
+        try:
+            self._set_share(counters)
+        except BudgetError:
+            raise
+        except BaseException:
+            self.recording = True
+            raise
+
+    def _set_share(self, counters: "_torch.Counters") -> None:
         self._unbounded_peak_bytes = self._live_peak
         arena = self._share(self._live_peak)
         if not arena:
-            self.recording, self.nothing_managed = False, True
+            self.nothing_managed = True
             self._warn(shortfalls.NOTHING_MANAGED)
             return
         if (need := self._need(counters)).nbytes > arena:
-            self.recording = False
             error = self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak)
             self._never_set = str(error)  # which a script may catch, and go on
             raise self._limits.refusal(error)
         self._take(arena)
-        self.recording, self.is_set = False, True
         self._say(
             f"a step's tensors peak at {format_bytes(self._live_peak)}; from now on they are limited to "
             f"{format_bytes(arena)}"
         )
         self._wait()
         self._reset_peaks()
+        self.is_set = True
 
     def _is_outgrown(self, peak: int) -> bool:
         """Tell whether a step peaked higher than the peak that a percentage is a share of."""

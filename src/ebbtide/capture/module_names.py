@@ -23,6 +23,8 @@ _FIRE_TWICE = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when ther
 """A filter of PyTorch's warning of hooks that fire twice. These do nothing in compiled code."""
 
 
+_MOST_CALLS = 2**31 - 1  # that Python can be told
+
 _installed: list["ModuleNames"] = []
 _exports: list[object] = []  # wrappers, once there are any
 
@@ -47,7 +49,7 @@ class ModuleNames:
         self._handles: list[RemovableHandle] = []
         self._paths: dict[int, str] = {}
         self._before: list[int] = []
-        self._limit = 0  # of Python's calls, without these hooks
+        self._limit = self._raised = 0  # of Python's calls, without these hooks and with them
         if not _exports:
             _exports.extend(InFrontOf.EXPORT.install(_without_names))
 
@@ -70,14 +72,15 @@ class ModuleNames:
     def register(self) -> None:
         """Take part in each call of a module. With hooks, PyTorch calls one more function for each: four for three."""
         self._limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(self._limit * 3 // 2)
+        self._raised = min(self._limit * 3 // 2, _MOST_CALLS)
+        sys.setrecursionlimit(self._raised)
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
     def unregister(self) -> None:
-        if self._handles and sys.getrecursionlimit() == self._limit * 3 // 2:  # else the script has set another
+        if self._handles and sys.getrecursionlimit() == self._raised:  # else the script has set another
             with suppress(RecursionError):  # it is deeper than that
                 sys.setrecursionlimit(self._limit)
         for handle in self._handles:

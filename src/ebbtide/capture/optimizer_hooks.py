@@ -79,20 +79,7 @@ class OptimizerHooks(Subscriber):
                 trained = (each for each in _parameters(optimizer) if each.requires_grad and not is_lazy(each))
                 self._numbers.update((id(each), each.numel()) for each in trained)
         self._native.enter_optimizer(True)
-        return self._with_closure_apart(optimizer, args, kwargs)
-
-    def _with_closure_apart(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Call | None:
-        """Return a step's arguments with a stand-in for its closure; None where it has none. PyTorch's own optimizers
-        do nothing with a closure but call it. Another's ``step`` may look at it, and takes what it likes."""
-        if not str(getattr(inspect.unwrap(type(optimizer).step), "__module__", "")).startswith("torch.optim."):
-            return None
-        if callable(closure := kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._apart(optimizer, closure)}
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._apart(optimizer, args[1]), *args[2:]), kwargs
-        return None
+        return _with_closure(optimizer, args, kwargs, lambda closure: self._apart(optimizer, closure))
 
     def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
         """Wrap a closure, which makes the gradients. Its passes are no part of the optimizer."""
@@ -129,37 +116,47 @@ class OptimizerHooks(Subscriber):
 
 class BeforeUpdates(Subscriber):
     """Tells a session that an iteration has made nothing but gradients so far: when a backward pass has ended, when the
-    first outermost step begins, and when the first pass in that has ended (a closure's). The session may raise: nothing
-    has changed yet, and a pass is where PyTorch's own error of memory leaves it. Callers MUST call ``begin`` where an
-    iteration begins."""
+    first outermost step begins, and when its closure has ended for the first time. The session may raise: nothing has
+    changed yet, and a pass is where PyTorch's own error of memory leaves it. Callers MUST call ``begin`` where an
+    iteration begins. Left out: what an optimizer of the script's own does within its step."""
 
     place = Place.BUDGET
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
         self._has_updated = False
-        self._is_first_pass = True  # of a step
 
     def begin(self) -> None:
         self._has_updated = False
 
     def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:
         result = run()
-        if trains and not self._has_updated:
-            in_step = steps_on_stack() > 0
-            if self._is_first_pass or not in_step:
-                self._is_first_pass = not in_step
-                self._look()
+        if trains and not self._has_updated and not steps_on_stack():
+            self._look()
         return result
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._has_updated = True
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
-        if not self._has_updated and is_outermost():
-            self._is_first_pass = True
-            self._look()
-        return None
+        if self._has_updated or not is_outermost():
+            return None
+        self._look()
+        return _with_closure(optimizer, args, kwargs, self._followed_by_a_look)
+
+    def _followed_by_a_look(self, closure: Callable[..., object]) -> Callable[..., object]:
+        is_first = True
+
+        @functools.wraps(closure)
+        def computing(*args: object, **kwargs: object) -> object:
+            nonlocal is_first
+            result = closure(*args, **kwargs)
+            if is_first:
+                is_first = False
+                self._look()
+            return result
+
+        return computing
 
 
 def largest_parameter_bytes() -> int:
@@ -167,6 +164,26 @@ def largest_parameter_bytes() -> int:
     optimizers = [each for each in instances(Optimizer) if hasattr(each, "param_groups")]
     with torch._C.DisableTorchFunction():
         return max((parameter.nbytes for each in optimizers for parameter in _parameters(each)), default=0)
+
+
+def _with_closure(
+    optimizer: Optimizer,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    wrap: Callable[[Callable[..., object]], Callable[..., object]],
+) -> Call | None:
+    """Return a step's arguments with a stand-in for its closure; None where it has none.
+
+    PyTorch's own steps do nothing with a closure but call it. One of the script's may look at it, and takes what it
+    likes (a net can be called, too), so it gets what it was given. What such a closure does counts as the optimizer's.
+    """
+    if not str(getattr(inspect.unwrap(type(optimizer).step), "__module__", "")).startswith("torch.optim."):
+        return None
+    if callable(closure := kwargs.get("closure")):
+        return args, {**kwargs, "closure": wrap(closure)}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], wrap(args[1]), *args[2:]), kwargs
+    return None
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

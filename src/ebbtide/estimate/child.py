@@ -17,6 +17,7 @@ from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import end_with_parent, resident_bytes
 from ebbtide.session.launch import find_program, record_program
+from ebbtide.session.leaving import seen
 from ebbtide.session.recorder import Recorder
 from ebbtide.settings import Settings
 from ebbtide.units import name_options_as_the_command
@@ -48,8 +49,9 @@ def _real_bytes() -> int:
 
     from ebbtide.recorders.fake import is_managed
 
-    real = (each for each in instances(torch.Tensor) if each.layout is torch.strided)
-    storages = [each.untyped_storage() for each in real if not isinstance(each, FakeTensor) and is_managed(each)]
+    with torch._C.DisableTorchFunction():  # classes and modes of the script's hear nothing of it
+        real = (each for each in instances(torch.Tensor) if each.layout is torch.strided)
+        storages = [each.untyped_storage() for each in real if not isinstance(each, FakeTensor) and is_managed(each)]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
@@ -62,19 +64,23 @@ def main() -> int:
         write_whole(raised_file(Path(trace)), (OF_FAKES if _is_of_fakes(error) else "the script").encode())
         shown(kind, error, frames)
 
+    def note_held(status: int) -> int:
+        write_whole(held_file(Path(trace)), str(ends.rest_bytes).encode())
+        return status
+
     sys.excepthook = note
     name_options_as_the_command()  # the command that started this one
-    recorder, seen = Recorder(trace, fake=True, machine=machine, settings=Settings()), _AtStepsEnd()
+    recorder, ends = Recorder(trace, fake=True, machine=machine, settings=Settings()), _AtStepsEnd()
     try:
         program = find_program(command)
-        subscribe(seen)
-        before = [*ITSELF, trace, machine]
-        status = record_program(program, recorder, stop=True, quiet=True, command=before)
+        subscribe(ends)
+        itself = [*ITSELF, trace, machine]
+        with seen(note_held, itself):
+            status = record_program(program, recorder, stop=True, quiet=True, command=itself)
     except EbbtideError as error:
         print(f"ebbtide: error: {error}", file=sys.stderr)
         return error.exit_code
-    write_whole(held_file(Path(trace)), str(seen.rest_bytes).encode())
-    return status
+    return note_held(status)
 
 
 def _is_of_fakes(error: BaseException) -> bool:

@@ -45,14 +45,17 @@ class SignalsLater:
         """Restore the handlers, and call those whose signals came."""
         if not self._handlers or threading.current_thread() is not threading.main_thread():
             return
-        for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self._note:  # else the script has set another meanwhile
-                signal.signal(number, handler)
-        handlers, self._handlers = self._handlers, {}  # last: until then a signal may still be noted
+        handlers, self._handlers = self._handlers, {}  # a signal that comes from here on finds its handler at once
         noted, self._noted = self._noted, []
         with ExitStack() as each:  # also where one raises. A signal raised again would wake asyncio a second time
             for number in reversed(noted):
                 each.callback(handlers[number], number, inspect.currentframe())
+            for number, handler in handlers.items():  # first
+                each.callback(self._restore, number, handler)
+
+    def _restore(self, number: int, handler: Callable[[int, FrameType | None], Any]) -> None:
+        if signal.getsignal(number) == self._note:  # else the script has set another meanwhile
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note the signal. A script that asked for its handler meanwhile got this one, and may have set it again."""
@@ -66,11 +69,11 @@ class SignalsLater:
 
 
 @contextmanager
-def signals_later() -> Iterator[None]:
+def signals_later(*, at_once_again: bool = False) -> Iterator[None]:
     """Put handlers off in the block."""
-    later = SignalsLater()
-    later.begin()
+    later = SignalsLater(at_once_again=at_once_again)
     try:
+        later.begin()
         yield
     finally:
         later.end()

@@ -213,30 +213,29 @@ class Planning:
         """Take up the plan that was being made, if it is there. Else it has the last step planned, if that is worth
         it.
 
-        ``budget_bytes`` is the arena's, 0 for none; ``Job`` explains ``shared_bytes``. Whatever goes wrong here is a
-        warning: the run goes on as it would without a plan.
+        ``budget_bytes`` is the arena's, 0 for none; ``Job`` explains ``shared_bytes``. Whatever goes wrong in planning
+        is a warning: the run goes on as it would without a plan. What a signal's handler raises is the script's.
         """
         self._shared_bytes = shared_bytes
-        took, waits = False, self._waits
+        waits = self._waits
         anew = self._pending.replaces is not None if self._pending is not None else self.followed is not None
         try:
             if self._pending is None and self._is_worth_it(budget_bytes):
                 waits = True
                 with self._warned(anew):
                     self._begin(budget_bytes)
-            if self._is_there(waits):  # what a handler raises meanwhile is the script's
+            if self._is_there(waits):
                 with self._warned(anew):
-                    took = self._take_up()
+                    if self._take_up():
+                        give_back_freed_memory()
+                        _torch.remeasure_unmanaged()  # planning took memory, and is over
         finally:
             self._waits_since_ns = None
-        if took:
-            give_back_freed_memory()
-            _torch.remeasure_unmanaged()  # planning took memory, and is over
 
     @contextmanager
     def _warned(self, anew: bool) -> Iterator[None]:
         """Turn whatever goes wrong in the block into a warning."""
-        with signals_later():
+        with signals_later(at_once_again=True):
             try:
                 yield
             except Exception as error:

@@ -199,7 +199,8 @@ def device_recorder(device: torch.device, path: Path, first: int, count: int, li
 
 def _tensors() -> list[torch.Tensor]:
     """Return the tensors that exist before the step, whether it uses them or not."""
-    return [tensor for tensor in instances(torch.Tensor) if tensor.layout is torch.strided]
+    with torch._C.DisableTorchFunction():  # classes and modes of the script's hear nothing of it
+        return [tensor for tensor in instances(torch.Tensor) if tensor.layout is torch.strided]
 
 
 def _described(trace: Trace) -> str:

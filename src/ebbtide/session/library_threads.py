@@ -74,8 +74,8 @@ def taken_as_the_script_says() -> Iterator[None]:
 
 
 class _FirstImport(MetaPathFinder):
-    """Gives a module that is loaded to whoever imports it first, and does something before. Who asks for the module's
-    loader gets one of its class, that has its files."""
+    """Gives a module that is loaded to whoever imports it first, and does something before. Its loader is of the class
+    that the module's own has."""
 
     def __init__(self, module: ModuleType, does: Callable[[], None]) -> None:
         self._module, self._does, self._spec = module, does, module.__spec__

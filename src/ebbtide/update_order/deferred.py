@@ -7,7 +7,8 @@ Whoever is about to use a parameter, its gradient or its state has the update ca
 that the script's own order would not show. All other updates are made at the beginning of a backward pass, at the
 optimizer's next step, before a fork, and at the session's end.
 
-Left out: what ``doors`` leaves out, and version counters of parameters and state, which grow by one in ``step``.
+Left out: what ``doors`` leaves out, and version counters of parameters and state, which grow by one in ``step`` (and
+state's again with the update).
 """
 
 import os
@@ -41,6 +42,7 @@ from ebbtide.update_order.noted_update import (
     kept,
     numbers,
     reason_to_stay,
+    settings_of,
     stand_in,
     uncollected,
 )
@@ -175,7 +177,7 @@ class Deferred(Subscriber):
         gradients: set[int] = set()
         groups = []
         for group in optimizer.param_groups:
-            settings = {name: kept(value) for name, value in group.items() if name != "params"}
+            settings = settings_of(optimizer, group)
             rest = []
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -215,7 +217,7 @@ class Deferred(Subscriber):
     def _update(self, number: int) -> type[BaseException] | None:
         """Make an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
-        with signals_later(), uncollected(), self._one_at_a_time:
+        with signals_later(), self._one_at_a_time, uncollected():
             update = self._noted.get(number)
             if update is None:
                 return None  # another thread has made it

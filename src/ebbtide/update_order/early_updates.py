@@ -21,7 +21,15 @@ import ebbtide._torch as _torch
 from ebbtide.ir.run_report import KINDS
 from ebbtide.update_order.gone_gradient import GoneGradient
 from ebbtide.update_order.independent import is_in_a_mode, why_not_independent
-from ebbtide.update_order.noted_update import GIVEN, NO_STATE_YET, kept, numbers, reason_to_stay, stand_in, uncollected
+from ebbtide.update_order.noted_update import (
+    GIVEN,
+    NO_STATE_YET,
+    numbers,
+    reason_to_stay,
+    settings_of,
+    stand_in,
+    uncollected,
+)
 
 _GRADIENT = KINDS.index("gradient")
 
@@ -94,7 +102,7 @@ class EarlyUpdates:
         self._held = {id(parameter) for parameter in self.parameters() if parameter.grad is not None}
         self._groups = {}
         for group in optimizer.param_groups:  # the script's step would not see what a hook changes for a while
-            settings = {name: kept(value) for name, value in group.items() if name != "params"}
+            settings = settings_of(optimizer, group)
             self._groups |= {id(parameter): settings for parameter in group["params"]}
         if not self.due:
             self._settings = _settings(optimizer)

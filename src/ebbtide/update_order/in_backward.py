@@ -158,7 +158,8 @@ class InBackward(Subscriber):
             if order.left:
                 order.detach()  # not while its hooks are called
             elif not order.early:
-                order.watch_gradients()
+                with torch._C.DisableTorchFunction():  # a mode of the script's hears nothing of it
+                    order.watch_gradients()
         self._look_what_is_due()
 
     def _broke(self, error: BaseException) -> None:

@@ -41,7 +41,7 @@ IN_A_MODE = "step is called within a mode of PyTorch's (a dispatch or function m
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether it is of PyTorch's own types, with all its elements in one storage. None else is asked anything."""
+    """Tell whether it is of PyTorch's own two types, and its elements are numbers in a storage. None else is asked."""
     of_torch = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return of_torch and tensor.layout is torch.strided and not tensor.is_nested
 
@@ -125,7 +125,7 @@ def why_not_independent(optimizer: Optimizer) -> str:
             return "its step is differentiable"
         for parameter in group["params"]:
             if not is_plain(parameter):
-                return f"a parameter is a {type(parameter).__name__} that does not lie in one storage of its own"
+                return f"a parameter is a {type(parameter).__name__}, which may not be one plain storage"
     return _may_change_unseen(optimizer) or mixes(optimizer)
 
 
@@ -156,7 +156,9 @@ def _may_change_unseen(optimizer: Optimizer) -> str:
 def _can_be_kept(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return is_plain(value) and not value.is_inference() and not value.is_meta
-    return type(value) in _CONSTANT or isinstance(value, np.generic) or type(value) is np.ndarray
+    if type(value) is np.ndarray:
+        return bool(value.dtype != object)
+    return type(value) in _CONSTANT or (isinstance(value, np.generic) and type(value).__module__ == "numpy")
 
 
 def _is_made_of_dicts(optimizer: Optimizer) -> bool:

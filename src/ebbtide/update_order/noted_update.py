@@ -45,6 +45,13 @@ def kept(value: Any) -> Any:
     return copy(value) if isinstance(value, np.ndarray) else value
 
 
+def settings_of(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Note a group's settings as they are now. What else the script keeps there, no step of torch.optim reads."""
+    return {
+        name: kept(value) if name in optimizer.defaults else value for name, value in group.items() if name != "params"
+    }
+
+
 def reason_to_stay(optimizer: Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> str:
     """Say why this parameter's update is made in ``step`` itself, or ""."""
     gradient = parameter.grad

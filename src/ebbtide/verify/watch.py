@@ -152,8 +152,9 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
 def digest_of(value: object) -> str:
     """Digest a tensor's type, shape and elements, or a number's text."""
     import torch
+    from torch.nn.parameter import is_lazy
 
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or is_lazy(value):
         return hashlib.sha256(repr(value).encode()).hexdigest()[: 2 * _DIGEST_BYTES]
     tensor = value.detach()
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -242,16 +243,15 @@ def _prefix(modules: "Sequence[nn.Module]", number: int) -> str:
     return "" if len(modules) == 1 else f"{type(modules[number]).__name__} {number}."
 
 
-def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+def _leaves(name: str, value: object, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, object]]:
     """Return the tensors and plain values in nested state. Anything else, such as a closure or an object, is left
-    out."""
+    out, and so is a container ``within`` itself."""
     import torch
 
     if isinstance(value, torch.Tensor | int | float | complex | str | None):
         yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{name} {key}", item)
-    elif isinstance(value, list | tuple):
-        for at, item in enumerate(value):
-            yield from _leaves(f"{name}[{at}]", item)
+    elif isinstance(value, dict | list | tuple) and id(value) not in within:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            named = f"{name} {key}" if isinstance(value, dict) else f"{name}[{key}]"
+            yield from _leaves(named, item, within | {id(value)})
