@@ -251,6 +251,8 @@ class InFrontOf(Enum):
                 for name in ("save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile")
             ),
             *("torch._C.ScriptModuleSerializer.serialize", "torch._C.ScriptModuleSerializer.write_files"),
+            *("torch._C.ScriptFunction.save", "torch._C.ScriptFunction.save_to_buffer"),
+            *("torch._C._save_jit_module", "torch._C._save_jit_module_to_bytes"),
         ),
     )
     COMPILED_CODE = Row(
@@ -333,14 +335,14 @@ REGISTERED = (
     Row(
         _EVENTS,
         "an optimizer's step begins, or has ended",
-        ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
+        ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
         _WITH_THE_LAST,
     ),
     Row("estimate.child", "what ended a script that is estimated", ("sys.excepthook",), "with that process"),
     Row(
         "capture.module_names",
         "a recorded step says which module runs",
-        ("register_module_forward_pre_hook", "register_module_forward_hook"),
+        ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called"),
         "with the step",
     ),
     Row(
@@ -368,10 +370,10 @@ REGISTERED = (
         _WITH_SESSION,
     ),
     Row(
-        "host.signals_later",
-        "no handler of a signal finds updates half made, or raises within planning",
+        "update_order.signals_later",
+        "no handler of a signal finds updates half made",
         ("signal.signal",),
-        "with the update, the step or the planning; the script's handlers return, and are called",
+        "with the update, or the step; the script's handlers return, and are called",
     ),
     Row(_TENSORS, "a child finds its parent's updates made", ("register_at_fork",)),
     Row("session.driven", "a child has no session", ("register_at_fork",)),

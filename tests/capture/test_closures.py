@@ -117,6 +117,23 @@ def test_a_closure_is_looked_at_once_when_it_has_ended_for_the_first_time() -> N
     assert {*done[3:]} == {"closure"}  # LBFGS has changed the parameter
 
 
+def test_a_hook_of_the_scripts_gets_the_closure_that_it_was_given() -> None:
+    given: list[object] = []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
+    optimizer.register_step_post_hook(lambda _, args, kwargs: given.append(args[1]))
+
+    def closure() -> float:
+        return 0.0
+
+    hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, Native())
+    subscribe(hooks)
+    try:
+        optimizer.step(closure)
+    finally:
+        unsubscribe(hooks)
+    assert given == [closure]
+
+
 def test_a_step_of_the_scripts_own_gets_what_it_was_given() -> None:
     """A net can be called, too, and a closure may have attributes that the step reads."""
     given: list[object] = []
@@ -153,7 +170,21 @@ class Counting(TorchFunctionMode):
 
 
 class Own(torch.nn.Parameter):
-    """Knows few functions."""
+    """Knows few functions, and has attributes of its own."""
+
+    asked = 0
+
+    @property
+    def grad(self) -> Any:
+        Own.asked += 1
+        return super().grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        torch._C.TensorBase.grad.__set__(self, value)
+
+    def numel(self) -> int:
+        raise NotImplementedError
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -162,8 +193,9 @@ class Own(torch.nn.Parameter):
 
 
 def test_no_function_mode_and_no_type_of_the_scripts_hears_of_what_is_looked_at() -> None:
-    def calls() -> int:
+    def calls() -> tuple[int, int]:
         torch.manual_seed(0)
+        Own.asked = 0
         weight = Own(torch.ones(3))
         optimizer = torch.optim.Adam([weight], foreach=False)
         with Counting() as mode:
@@ -171,7 +203,7 @@ def test_no_function_mode_and_no_type_of_the_scripts_hears_of_what_is_looked_at(
                 optimizer.zero_grad()
                 weight.square().sum().backward()
                 optimizer.step()
-        return mode.calls
+        return mode.calls, Own.asked
 
     plainly = calls()
     hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, Native())

@@ -1,10 +1,12 @@
 """Module names are noted without a trace in what a script can do."""
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ebbtide.capture.module_names import ModuleNames
 
@@ -12,9 +14,11 @@ from ebbtide.capture.module_names import ModuleNames
 class Native:
     def __init__(self) -> None:
         self.entered = 0
+        self.names: list[str] = []
 
     def enter_module(self, name: str) -> int:
         self.entered += 1
+        self.names.append(name)
         return 0
 
     def back_to_module(self, number: int) -> None:
@@ -62,3 +66,33 @@ def test_any_limit_of_the_scripts_is_there_again(limit: int, monkeypatch: pytest
     assert now[0] >= limit
     names.remove()
     assert now[0] == limit
+
+
+@dataclass
+class Unhashable(torch.nn.Module):
+    """A dataclass compares, and so it has no hash."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Identity())
+
+    def named_modules(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("not supported")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(x)
+        return result
+
+
+def test_any_module_can_be_named_and_hooks_of_the_scripts_keep_their_numbers() -> None:
+    before, native = RemovableHandle.next_id, Native()
+    names = ModuleNames(native)
+    names.install()
+    try:
+        Unhashable(0.5)(torch.ones(1))
+    finally:
+        names.remove()
+    assert native.names == ["Unhashable", "Unhashable.inner", "Unhashable.inner.0"]
+    assert RemovableHandle.next_id == before

@@ -3,6 +3,7 @@
 Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 """
 
+import signal
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -203,6 +204,27 @@ def test_where_a_plan_was_made_or_none_was_to_be_saved_nothing_is_told(native: N
     for made, said in (after_steps(2, planned, saved="plan"), after_steps(1, planned)):
         made.finish()
         assert (said, made.unsaved) == ([], "")
+
+
+def test_an_error_of_planning_is_a_warning_and_what_a_handler_raises_is_the_scripts(native: Native) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError("the script's")
+
+    def fails(job: Job) -> Answer:
+        raise TimeoutError("of planning")
+
+    def interrupted(job: Job) -> Answer:
+        signal.raise_signal(signal.SIGUSR1)
+        return planned(job)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        _, said = after_steps(2, fails)
+        assert "of planning" in said[0]
+        with pytest.raises(TimeoutError, match="the script's"):
+            after_steps(2, interrupted)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_what_cannot_be_written_is_told_at_once_and_known_at_the_end(native: Native) -> None:

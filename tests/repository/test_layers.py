@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doors": BASE | {"in_front", "torch"},
     "screen": IR | {"host", "in_front", "settings"},
     "budget": BASE | {"host", "torch"},
-    "update_order": IR | {"capture", "doors", "host", "in_front", "torch"},
+    "update_order": IR | {"capture", "doors", "in_front", "torch"},
     "planning": IR
     | {"budget", "capture", "host", "machines", "planners", "probe", "screen", "settings", "simulator", "torch"},
     "runtime": IR

@@ -49,8 +49,10 @@ from tests.training.cases_in_backward_refused import (
     with_a_group_of_its_own,
     with_a_layer_that_is_not_yet_made,
     with_a_number_of_its_own,
+    with_a_rate_that_requires_gradients,
     with_a_sparse_gradient,
     with_an_object_as_rate,
+    with_nesterov_over_lists,
 )
 
 Step = Callable[[Any, Any, int], None]
@@ -649,6 +651,14 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
     "with_a_group_of_its_own": (
         lambda: compare(plain_step, with_a_group_of_its_own).updates,
         "of a class of the script's own",
+    ),
+    "with_nesterov_over_lists": (
+        lambda: compare(plain_step, with_nesterov_over_lists).updates,
+        "SGD changes gradients",
+    ),
+    "with_a_rate_that_requires_gradients": (
+        lambda: compare(plain_step, with_a_rate_that_requires_gradients).updates,
+        "its setting lr is a Tensor",
     ),
     "with_a_layer_that_is_not_yet_made": (
         lambda: compare(plain_step, with_a_layer_that_is_not_yet_made).updates,

@@ -362,6 +362,17 @@ def with_a_rate_for_inference(net: Any) -> optim.Optimizer:
     return optim.SGD(net.layers.parameters(), lr=rate, momentum=0.9, foreach=False)
 
 
+def with_nesterov_over_lists(net: Any) -> optim.Optimizer:
+    """PyTorch adds the momentum to the gradients themselves."""
+    return optim.SGD(net.layers.parameters(), lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+
+
+def with_a_rate_that_requires_gradients(net: Any) -> optim.Optimizer:
+    """With which PyTorch multiplies and adds in two operators."""
+    rate = torch.tensor(0.1, requires_grad=True)
+    return optim.SGD(net.layers.parameters(), lr=rate, momentum=0.9, foreach=False)
+
+
 def with_a_layer_that_is_not_yet_made(net: Any) -> optim.Optimizer:
     return optim.AdamW([*net.layers.parameters(), *nn.LazyLinear(WIDTH).parameters()], lr=1e-2)
 
@@ -405,6 +416,12 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "with_a_number_of_its_own": (plain_step, with_a_number_of_its_own, "its setting lr is a Halved"),
     "with_a_group_of_its_own": (plain_step, with_a_group_of_its_own, "of a class of the script's own"),
     "with_a_rate_for_inference": (plain_step, with_a_rate_for_inference, "its setting lr is a Tensor"),
+    "with_nesterov_over_lists": (plain_step, with_nesterov_over_lists, "SGD changes gradients"),
+    "with_a_rate_that_requires_gradients": (
+        plain_step,
+        with_a_rate_that_requires_gradients,
+        "its setting lr is a Tensor",
+    ),
     "with_a_layer_that_is_not_yet_made": (
         plain_step,
         with_a_layer_that_is_not_yet_made,

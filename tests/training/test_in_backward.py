@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.host.signals_later import SignalsLater
+from ebbtide.update_order.signals_later import SignalsLater
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.training_script import training_script

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
+from torch.nn.modules import module as hooks
 
 import ebbtide._torch as _torch
 from ebbtide.in_front import InFrontOf
@@ -23,6 +22,13 @@ _FIRE_TWICE = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when ther
 """A filter of PyTorch's warning of hooks that fire twice. These do nothing in compiled code."""
 
 
+_KEY: Any = "ebbtide"
+"""PyTorch numbers hooks as they come, and a pickled net has the numbers of its own: ours take none."""
+_TABLES: tuple[dict[Any, Any], ...] = (
+    hooks._global_forward_pre_hooks,
+    hooks._global_forward_hooks,
+    hooks._global_forward_hooks_always_called,
+)
 _MOST_CALLS = 2**31 - 1  # that Python can be told
 
 _installed: list["ModuleNames"] = []
@@ -41,12 +47,26 @@ def _without_names(original: Callable[..., Any], *args: Any, **kwargs: Any) -> A
                 names.register()
 
 
+def _paths_in(root: nn.Module) -> dict[int, str]:
+    """Name the modules by id, as ``named_modules`` does. That a class may replace, and it hashes modules."""
+    paths: dict[int, str] = {}
+    ahead: list[tuple[str, Any]] = [(type(root).__name__, root)]
+    while ahead:
+        path, module = ahead.pop()
+        if id(module) in paths or not issubclass(type(module), nn.Module):
+            continue
+        paths[id(module)] = path
+        parts = list(object.__getattribute__(module, "__dict__").get("_modules", {}).items())
+        ahead += [(f"{path}.{name}", part) for name, part in reversed(parts)]
+    return paths
+
+
 class ModuleNames:
     """Forward hooks that come and go. One thread uses them. They tell ``native``, or what stands in for it."""
 
     def __init__(self, native: Any = _torch) -> None:
         self._native = native
-        self._handles: list[RemovableHandle] = []
+        self._registered = False
         self._paths: dict[int, str] = {}
         self._before: list[int] = []
         self._limit = self._raised = 0  # of Python's calls, without these hooks and with them
@@ -72,27 +92,28 @@ class ModuleNames:
     def register(self) -> None:
         """Take part in each call of a module. With hooks, PyTorch calls one more function for each: four for three."""
         self._limit = sys.getrecursionlimit()
-        self._raised = min(self._limit * 3 // 2, _MOST_CALLS)
+        self._raised = min(self._limit * 3 // 2 + 1, _MOST_CALLS)  # no number that a script would choose
         sys.setrecursionlimit(self._raised)
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        hooks._global_forward_pre_hooks[_KEY] = self._enter
+        hooks._global_forward_hooks[_KEY] = self._leave
+        hooks._global_forward_hooks_always_called[_KEY] = True
+        self._registered = True
 
     def unregister(self) -> None:
-        if self._handles and sys.getrecursionlimit() == self._raised:  # else the script has set another
+        if not self._registered:
+            return
+        self._registered = False
+        if sys.getrecursionlimit() == self._raised:  # else the script has set another
             with suppress(RecursionError):  # it is deeper than that
                 sys.setrecursionlimit(self._limit)
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        for table in _TABLES:
+            table.pop(_KEY, None)
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():
             return
         if not self._before:
-            root = type(module).__name__
-            self._paths = {id(part): f"{root}.{path}" if path else root for path, part in module.named_modules()}
+            self._paths = _paths_in(module)
         name = self._paths.get(id(module), type(module).__name__)
         self._before.append(self._native.enter_module(name))
 

@@ -23,12 +23,11 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ebbtide.in_front import InFrontOf, Wrapper
+from ebbtide.in_front import InFrontOf, Wrapper, is_ours
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
-    from torch.utils.hooks import RemovableHandle
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments that a step is called with; the optimizer is the first."""
@@ -63,8 +62,21 @@ class Subscriber:
         return run()
 
 
+class _Hook:
+    """A hook in a table of PyTorch's, which numbers hooks as they come. A pickled net has the numbers of its own, so
+    this one takes none."""
+
+    def __init__(self, table: Any, hook: Callable[..., Any]) -> None:
+        self._table = table
+        table[_KEY] = hook
+
+    def remove(self) -> None:
+        self._table.pop(_KEY, None)
+
+
+_KEY = "ebbtide"
 _subscribers: list[Subscriber] = []
-_installed: "list[RemovableHandle | Wrapper]" = []
+_installed: list[_Hook | Wrapper] = []
 
 
 def subscribe(subscriber: Subscriber) -> None:
@@ -83,13 +95,30 @@ def unsubscribe(subscriber: Subscriber) -> None:
         _installed.pop().remove()
 
 
+def is_torchs_own(function: Any) -> bool:
+    """Tell whether a function and all that it wraps are PyTorch's, below wrappers of ``in_front``."""
+    defined_in = getattr(function, "__globals__", {}).get("__name__", "")
+    if not is_ours(function) and not defined_in.startswith("torch."):
+        return False
+    return is_torchs_own(function.__wrapped__) if hasattr(function, "__wrapped__") else True
+
+
+def hears_of_steps(optimizer: "Optimizer") -> bool:
+    """Tell whether a hook of somebody else's hears of the optimizer's steps, and of what they are called with."""
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return True
+    return bool(({*_global_optimizer_pre_hooks} | {*_global_optimizer_post_hooks}) - {_KEY})
+
+
 def _install() -> None:
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
     _installed.extend(
         (
-            register_optimizer_step_pre_hook(_uncompiled(_before_step)),
-            register_optimizer_step_post_hook(_uncompiled(_after_step)),
+            _Hook(_global_optimizer_pre_hooks, _uncompiled(_before_step)),
+            _Hook(_global_optimizer_post_hooks, _uncompiled(_after_step)),
             *InFrontOf.OPTIMIZER_BUILT.install(_take_parameters),
             *InFrontOf.BACKWARD.install(_run_backward),
         )

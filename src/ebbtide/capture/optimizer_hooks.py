@@ -5,7 +5,6 @@ program's step ends.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.optim import Optimizer
 import ebbtide._torch as _torch
 from ebbtide.capture.iterations import Iterations, is_outermost, steps_on_stack
 from ebbtide.capture.objects import instances
-from ebbtide.capture.optimizer_events import Call, Place, Subscriber
+from ebbtide.capture.optimizer_events import Call, Place, Subscriber, hears_of_steps, is_torchs_own
 from ebbtide.capture.storage_parts import storage_parts, tensors_in
 from ebbtide.ir.run_report import KINDS
 
@@ -69,15 +68,15 @@ class OptimizerHooks(Subscriber):
         self._on_begin()
         if self._has_news:
             self._has_news = False
-            every = (tensor for tensor in instances(torch.Tensor) if isinstance(tensor, torch.nn.Parameter))
-            self._classify(every, _PARAMETER)  # frozen ones, too; PyTorch marks those of other types
+            every = (tensor for tensor in instances(torch.Tensor) if _is_parameter(tensor))
+            self._classify(every, _PARAMETER)  # frozen ones, too
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
         if id(optimizer) not in self._counted:
             self._counted.add(id(optimizer))
             with torch._C.DisableTorchFunction():
-                trained = (each for each in _parameters(optimizer) if each.requires_grad and not is_lazy(each))
-                self._numbers.update((id(each), each.numel()) for each in trained)
+                trained = (each for each in _parameters(optimizer) if _requires_grad(each) and not is_lazy(each))
+                self._numbers.update((id(each), torch.Tensor.numel(each)) for each in trained)
         self._native.enter_optimizer(True)
         return _with_closure(optimizer, args, kwargs, lambda closure: self._apart(optimizer, closure))
 
@@ -111,7 +110,7 @@ class OptimizerHooks(Subscriber):
         A function mode of the script's, and its own types of tensors, hear of nothing that Ebbtide looks at."""
         with torch._C.DisableTorchFunction():
             parts = (part for tensor in tensors for part in storage_parts(tensor))
-            self._native.classify([tensor for tensor in parts if tensor.layout is torch.strided], kind)
+            self._native.classify([tensor for tensor in parts if _layout_of(tensor) is torch.strided], kind)
 
 
 class BeforeUpdates(Subscriber):
@@ -163,7 +162,7 @@ def largest_parameter_bytes() -> int:
     """Return the size of the largest parameter of any optimizer. It looks through all objects."""
     optimizers = [each for each in instances(Optimizer) if hasattr(each, "param_groups")]
     with torch._C.DisableTorchFunction():
-        return max((parameter.nbytes for each in optimizers for parameter in _parameters(each)), default=0)
+        return max((_nbytes_of(parameter) for each in optimizers for parameter in _parameters(each)), default=0)
 
 
 def _with_closure(
@@ -174,10 +173,11 @@ def _with_closure(
 ) -> Call | None:
     """Return a step's arguments with a stand-in for its closure; None where it has none.
 
-    PyTorch's own steps do nothing with a closure but call it. One of the script's may look at it, and takes what it
-    likes (a net can be called, too), so it gets what it was given. What such a closure does counts as the optimizer's.
+    PyTorch's own steps do nothing with a closure but call it. One of the script's, or a hook, may look at it, and take
+    what it likes (a net can be called, too), so it gets what it was given. What such a closure does counts as the
+    optimizer's.
     """
-    if not str(getattr(inspect.unwrap(type(optimizer).step), "__module__", "")).startswith("torch.optim."):
+    if not is_torchs_own(type(optimizer).step) or hears_of_steps(optimizer):
         return None
     if callable(closure := kwargs.get("closure")):
         return args, {**kwargs, "closure": wrap(closure)}
@@ -186,10 +186,25 @@ def _with_closure(
     return None
 
 
+_layout_of, _gradient_of, _requires_grad, _nbytes_of = (
+    getattr(torch.Tensor, name).__get__ for name in ("layout", "grad", "requires_grad", "nbytes")
+)
+"""What PyTorch itself says. A class of the script's may say something else, or do something when it is asked."""
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    """Tell whether it is one. PyTorch marks those of other classes."""
+    if type(tensor) is torch.Tensor:
+        return False
+    return issubclass(type(tensor), torch.nn.Parameter) or bool(
+        object.__getattribute__(tensor, "__dict__").get("_is_param")
+    )
+
+
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    yield from (parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None)
+    yield from (grad for grad in map(_gradient_of, _parameters(optimizer)) if grad is not None)

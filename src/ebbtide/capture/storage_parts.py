@@ -24,9 +24,9 @@ def storage_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the parts with a storage: a DTensor's local tensor (no mesh), a quantized state's values and scales."""
     wrapper: Any = tensor
     names = None
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(wrapper):
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         with suppress(Exception):  # a class of the script's own may not have been made for this
-            names = wrapper.__tensor_flatten__()[0]
+            names = wrapper.__tensor_flatten__()[0] if is_traceable_wrapper_subclass(wrapper) else None
     if names is None:
         yield tensor
         return

@@ -23,8 +23,10 @@ def guard(is_in_pieces: Callable[[int], bool]) -> None:
         return is_in_pieces(nbytes) and 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes
 
     def save_large(save: Callable[..., Any], module: Any, f: Any, **kwargs: Any) -> Any:
-        tensors = [*module.parameters(), *module.buffers()]
-        if not any(goes_through_a_buffer(tensor.untyped_storage().nbytes()) for tensor in tensors):
+        with torch._C.DisableTorchFunction():  # a mode of the script's hears nothing of it
+            tensors = [*module.parameters(), *module.buffers()]
+            is_large = any(goes_through_a_buffer(tensor.untyped_storage().nbytes()) for tensor in tensors)
+        if not is_large:
             return save(module, f, **kwargs)
         written = module.save_to_buffer(**kwargs)
         with open(str(f), "wb") as file:

@@ -3,6 +3,7 @@
 Some scripts end when ``threading.active_count()`` is 1, or join each thread of ``threading.enumerate()``.
 """
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,20 @@ from contextlib import contextmanager
 _here = threading.local()
 
 
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
 class OwnThread(threading.Thread):
-    """A daemon that ``threading`` does not list while it runs. Its code does not ask for the current thread."""
+    """A daemon that ``threading`` does not list while it runs. Its code does not ask for the current thread.
+
+    It takes no signal: a script may block one in its own threads, and wait for it (``sigwait``)."""
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def run(self) -> None:
         _here.own = self

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
+import ebbtide._objects as _objects
 from ebbtide.integrations.trainer_session import TrainerSession
 from ebbtide.session.session import Session
 from ebbtide.settings import Named
@@ -33,9 +34,9 @@ def _handler_of(callback: TrainerCallback) -> Any:
     frame = sys._getframe(1)
     while (up := frame.f_back) is not None:
         frame = up
-        handler = frame.f_locals.get("self")
-        if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
-            return handler
+        for found in _objects.variables_of(frame, False):
+            if isinstance(found, CallbackHandler) and callback in found.callbacks:
+                return found
     return None
 
 

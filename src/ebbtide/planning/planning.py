@@ -13,7 +13,9 @@ storages are gone than are left (another model). If there are as many as there m
 takes the place of the one that no step has followed for longest.
 """
 
+import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +28,6 @@ from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likenes
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
-from ebbtide.host.signals_later import signals_later
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
@@ -235,18 +236,19 @@ class Planning:
     @contextmanager
     def _warned(self, anew: bool) -> Iterator[None]:
         """Turn whatever goes wrong in the block into a warning."""
-        with signals_later(at_once_again=True):
-            try:
-                yield
-            except Exception as error:
-                again = self._tries_again(error)
-                self._refusals += not again
-                self.refusal = str(error)
-                found = "no plan was found for a step, so steps like it run in demand mode"
-                kept = "a step could not be planned anew from what its moves showed, so its plan stays"
-                if again:
-                    found = "a step was not planned; the next one like it will be"
-                self._warn(f"{kept if anew else found}: {error}")
+        try:
+            yield
+        except Exception as error:
+            if _came_from_a_handler(error):
+                raise
+            again = self._tries_again(error)
+            self._refusals += not again
+            self.refusal = str(error)
+            found = "no plan was found for a step, so steps like it run in demand mode"
+            kept = "a step could not be planned anew from what its moves showed, so its plan stays"
+            if again:
+                found = "a step was not planned; the next one like it will be"
+            self._warn(f"{kept if anew else found}: {error}")
 
     def _is_worth_it(self, budget_bytes: int) -> bool:
         if not self.wants_recordings or self._steps <= _WARM_UP_STEPS or not budget_bytes:
@@ -423,3 +425,10 @@ class Planning:
             self._warn(missed := f"the trace or the plan could not be saved: {error}")
             self._miss(missed)
         note_lines(False)  # only the first plan is saved
+
+
+def _came_from_a_handler(error: BaseException) -> bool:
+    """Tell whether a signal's handler raised the error. Python calls handlers wherever the main thread is."""
+    handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
+    codes = [getattr(each, "__code__", getattr(type(each).__call__, "__code__", None)) for each in handlers]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

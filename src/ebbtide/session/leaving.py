@@ -39,19 +39,19 @@ def seen(conclude: Callable[[int], int], command: Sequence[str]) -> Iterator[Non
             original(_in_time(conclude, status))
 
     def start_anew(
-        original: Callable[..., None], path: Any, arguments: Sequence[Any], env: Mapping[Any, Any] | None = None
+        original: Callable[..., None], path: Any, argv: Sequence[Any], env: Mapping[Any, Any] | None = None
     ) -> None:
         rest: tuple[Any, ...] = () if env is None else (env,)
         if os.getpid() == process:
             is_file = isinstance(path, int)  # a descriptor
-            same = None if is_file else under(command, os.fsdecode(path), [os.fsdecode(each) for each in arguments])
+            same = None if is_file else under(command, os.fsdecode(path), [os.fsdecode(each) for each in argv])
             if same is None and (is_file or os.access(path, os.X_OK)):
-                what = arguments[0] if is_file else path
+                what = argv[0] if is_file else path
                 tell(f"ebbtide: warning: the script gives its process to {what}, and nothing bounds it from here")
             elif same is not None:
-                arguments = same
+                argv = same
                 rest = rest and ({**_ours(), **rest[0]},)
-        original(path, arguments, *rest)
+        original(path, argv, *rest)
 
     wrappers = [*InFrontOf.EXIT.install(leave), *InFrontOf.EXEC.install(start_anew)]
     try:

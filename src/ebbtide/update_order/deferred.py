@@ -25,7 +25,6 @@ from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
-from ebbtide.host.signals_later import signals_later
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
 from ebbtide.update_order.independent import (
@@ -46,6 +45,7 @@ from ebbtide.update_order.noted_update import (
     stand_in,
     uncollected,
 )
+from ebbtide.update_order.signals_later import signals_later
 
 
 class Deferred(Subscriber):

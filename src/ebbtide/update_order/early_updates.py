@@ -100,12 +100,12 @@ class EarlyUpdates:
         if optimizer is None:
             return
         self._held = {id(parameter) for parameter in self.parameters() if parameter.grad is not None}
-        self._groups = {}
+        if not self.due:
+            self._settings, self._groups = _settings(optimizer), {}
         for group in optimizer.param_groups:  # the script's step would not see what a hook changes for a while
             settings = settings_of(optimizer, group)
-            self._groups |= {id(parameter): settings for parameter in group["params"]}
-        if not self.due:
-            self._settings = _settings(optimizer)
+            for parameter in group["params"]:
+                self._groups.setdefault(id(parameter), settings)
 
     @property
     def may_begin(self) -> bool:
@@ -221,6 +221,7 @@ class EarlyUpdates:
             self._returning = list(self.due.values())
             for parameter in self._returning:
                 parameter.grad = None
+            torch._C._increment_version(self._returning)  # as the script's step would
         else:
             self.release()
         self.stepping_on = threading.get_ident()
@@ -287,8 +288,9 @@ def _constant(value: object) -> object:
 
 def _setting(value: object) -> object:
     """Note a value with the number in it, since ``lr.data`` can change unseen. Not a number equals itself there."""
-    number = repr(value.item()) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
-    return _constant(value), number
+    parts = value if isinstance(value, list | tuple) else [value]
+    numbers = [repr(part.item()) for part in parts if isinstance(part, torch.Tensor) and part.numel() == 1]
+    return _constant(value), numbers
 
 
 def _identity(gradient: torch.Tensor) -> object:

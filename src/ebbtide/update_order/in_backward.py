@@ -26,11 +26,11 @@ from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
 from ebbtide.errors import OrderError
-from ebbtide.host.signals_later import SignalsLater
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
 from ebbtide.update_order.gone_gradient import listeners, outermost_forward, script_line
 from ebbtide.update_order.independent import IN_A_MODE, is_in_a_mode, overlap, share_memory
+from ebbtide.update_order.signals_later import SignalsLater
 
 _MODIFIED = "has been modified by an inplace operation"  # autograd's words for a saved tensor
 

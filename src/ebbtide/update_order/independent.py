@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import optim
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
 
 import ebbtide._torch as _torch
-from ebbtide.in_front import is_ours
+from ebbtide.capture.optimizer_events import hears_of_steps, is_torchs_own
 
 INDEPENDENT = (
     optim.ASGD,
@@ -116,7 +115,7 @@ def why_not_independent(optimizer: Optimizer) -> str:
         return "only optimizers of torch.optim that treat each parameter on its own can"
     if not _computes_as_in_torch(optimizer):
         return "its step, or a function that its step calls, is not PyTorch's own"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or _hooks_of_others():
+    if hears_of_steps(optimizer):
         return "a hook of its step may change gradients, or look at what step was called with"
     if not _is_made_of_dicts(optimizer):
         return "its groups, or its state, are of a class of the script's own"
@@ -137,6 +136,9 @@ def mixes(optimizer: Optimizer) -> str:
         if one_epsilon and len({parameter.dtype for parameter in parameters}) > 1:
             return "Adafactor takes epsilon from a group's first parameter, and the parameters have several types"
         gradients = (parameter.grad for parameter in parameters)
+        nesterov = group.get("foreach") and group.get("nesterov")
+        if nesterov and type(optimizer) is optim.SGD and group["weight_decay"] == 0 and not group["maximize"]:
+            return "with foreach and nesterov, SGD changes gradients, which may lie in memory of others"
         if group.get("foreach") and any(grad is not None and grad.layout is not torch.strided for grad in gradients):
             return "with foreach, a sparse gradient changes how the other parameters of its group are updated"
     return ""
@@ -155,7 +157,7 @@ def _may_change_unseen(optimizer: Optimizer) -> str:
 
 def _can_be_kept(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return is_plain(value) and not value.is_inference() and not value.is_meta
+        return is_plain(value) and not (value.is_inference() or value.is_meta or value.requires_grad)
     if type(value) is np.ndarray:
         return bool(value.dtype != object)
     return type(value) in _CONSTANT or (isinstance(value, np.generic) and type(value).__module__ == "numpy")
@@ -175,21 +177,7 @@ def _computes_as_in_torch(optimizer: Optimizer) -> bool:
     names = (name, *(f"_{how}_{name}" for how in ("single_tensor", "multi_tensor", "fused")))
     computing = (kind.step, getattr(kind, "_init_group", None), *map(functions.get, names))
     replaced = "_init_group" in vars(optimizer)
-    return not replaced and all(function is None or _is_torchs_own(function) for function in computing)
-
-
-def _is_torchs_own(function: Any) -> bool:
-    """Tell whether a function and all that it wraps are PyTorch's, below wrappers of ``in_front``."""
-    defined_in = getattr(function, "__globals__", {}).get("__name__", "")
-    if not is_ours(function) and not defined_in.startswith("torch."):
-        return False
-    return _is_torchs_own(function.__wrapped__) if hasattr(function, "__wrapped__") else True
-
-
-def _hooks_of_others() -> bool:
-    """Tell whether every optimizer's step has hooks that are not Ebbtide's."""
-    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    return not all(str(getattr(hook, "__module__", "")).startswith("ebbtide.") for hook in hooks)
+    return not replaced and all(function is None or is_torchs_own(function) for function in computing)
 
 
 def is_in_a_mode() -> bool:

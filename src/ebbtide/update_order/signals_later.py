@@ -1,8 +1,8 @@
-"""Puts a script's signal handlers off while work of ours is half done.
+"""Puts a script's signal handlers off while updates are half made.
 
-Handlers that Python runs would find it so, and could end it there: Ctrl-C's, a time limit's, or a job's that saves
-before it is ended. They are called as if their signals had come when the work is done, so one that raises does so
-then. Left out: work on another thread than the main one, which runs the handlers meanwhile; and what C handles.
+Handlers that Python runs would find them so, and could end them there: Ctrl-C's, or a job's that saves before it is
+ended. They are called as if their signals had come when the updates are made, so one that raises does so then. Left
+out: updates on another thread than the main one, which runs the handlers meanwhile; and what C handles.
 """
 
 import inspect
@@ -69,9 +69,9 @@ class SignalsLater:
 
 
 @contextmanager
-def signals_later(*, at_once_again: bool = False) -> Iterator[None]:
+def signals_later() -> Iterator[None]:
     """Put handlers off in the block."""
-    later = SignalsLater(at_once_again=at_once_again)
+    later = SignalsLater()
     try:
         later.begin()
         yield
