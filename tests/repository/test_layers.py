@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": IR | {"analysis"},
     "capture": IR | {"in_front", "torch", "_objects"},
     "recorders": IR | {"capture", "in_front", "torch"},
-    "doors": BASE | {"in_front", "torch"},
+    "doors": BASE | {"host", "in_front", "torch"},
     "screen": IR | {"host", "in_front", "settings"},
     "budget": BASE | {"host", "torch"},
     "update_order": IR | {"capture", "doors", "in_front", "torch"},

@@ -25,6 +25,7 @@ import torch
 
 import ebbtide._torch as _torch
 from ebbtide.doors import safetensors_files, scripted_files
+from ebbtide.host.signal_handlers import came_from_a_handler
 from ebbtide.in_front import InFrontOf
 
 _address_of = torch._C.TensorBase.data_ptr  # what it is before a wrapper comes in front
@@ -145,11 +146,15 @@ def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -
     address = data_ptr(*args, **kwargs)
     if getattr(_this_thread, "addresses_only", False) or not isinstance(address, int):
         return address
-    with torch._C.DisableTorchFunction(), contextlib.suppress(RuntimeError):  # touched, it says what is wrong
+    with torch._C.DisableTorchFunction():
         tensor = args[0]
         nbytes = _extent_of(tensor) if tensor.device.type == "cpu" else 0
-        if nbytes > 0 and _torch.pin(address, nbytes):
-            _torch.unpin(address, nbytes)
+        try:
+            if nbytes > 0 and _torch.pin(address, nbytes):
+                _torch.unpin(address, nbytes)
+        except RuntimeError as error:  # touched, it says what is wrong
+            if came_from_a_handler(error):
+                raise
     return address
 
 

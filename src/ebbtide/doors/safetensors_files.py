@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ebbtide._torch as _torch
+from ebbtide.host.signal_handlers import came_from_a_handler
 from ebbtide.in_front import InFrontOf
 from ebbtide.units import MIB
 
@@ -58,6 +59,8 @@ def guard(addresses_only: Callable[[], contextlib.AbstractContextManager[None]])
         try:
             _write(filename, *layout)
         except OSError as error:
+            if came_from_a_handler(error):  # a time limit, say
+                raise
             reason = f"{error.strerror} (os error {error.errno})"
             raise _error_class()(f"Error while serializing: I/O error: {reason}") from error
 

@@ -110,8 +110,11 @@ def _before_compiled_code(original: Callable[[Any], Any], callback: Any) -> Any:
 
 
 def _before_other_compiled_code(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if torch._C._current_graph_task_id() == -1:  # else a compiled backward pass: autograd knows what it reads
+    if torch._C._current_graph_task_id() == -1:
         _look_at_all()
+    else:  # a compiled backward pass, which reads what it is called with
+        given = [value for arg in args for value in (arg if isinstance(arg, list | tuple) else [arg])]
+        _torch.look_at([value for value in given if isinstance(value, torch.Tensor)])
     return original(*args, **kwargs)
 
 

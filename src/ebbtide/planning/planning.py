@@ -13,9 +13,7 @@ storages are gone than are left (another model). If there are as many as there m
 takes the place of the one that no step has followed for longest.
 """
 
-import signal
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likenes
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
 from ebbtide.host.process import give_back_freed_memory
+from ebbtide.host.signal_handlers import came_from_a_handler
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import PlanReport
@@ -239,7 +238,7 @@ class Planning:
         try:
             yield
         except Exception as error:
-            if _came_from_a_handler(error):
+            if came_from_a_handler(error):
                 raise
             again = self._tries_again(error)
             self._refusals += not again
@@ -425,10 +424,3 @@ class Planning:
             self._warn(missed := f"the trace or the plan could not be saved: {error}")
             self._miss(missed)
         note_lines(False)  # only the first plan is saved
-
-
-def _came_from_a_handler(error: BaseException) -> bool:
-    """Tell whether a signal's handler raised the error. Python calls handlers wherever the main thread is."""
-    handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
-    codes = [getattr(each, "__code__", getattr(type(each).__call__, "__code__", None)) for each in handlers]
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
