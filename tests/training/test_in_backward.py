@@ -54,7 +54,7 @@ def test_a_handler_that_raises_does_so_once(times: int, heard: list[str]) -> Non
 
     raised = []
     before = signal.signal(signal.SIGUSR1, handler)
-    later = SignalsLater(at_once_again=True)
+    later = SignalsLater(for_long=True)
     try:
         later.begin()
         for _ in range(times):
@@ -69,13 +69,28 @@ def test_a_handler_that_raises_does_so_once(times: int, heard: list[str]) -> Non
     assert raised == heard
 
 
+@pytest.mark.parametrize("for_long", [True, False])
+def test_a_time_limit_is_put_off_for_a_moment_alone(for_long: bool) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    later = SignalsLater(for_long=for_long)
+    try:
+        later.begin()
+        signal.raise_signal(signal.SIGALRM)
+        assert bool(heard) is for_long
+        later.end()
+        assert heard == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_signal_that_is_put_off_wakes_asyncio_once() -> None:
     reads, writes = socket.socketpair()
     called: list[int] = []
     before = [signal.signal(number, lambda number, frame: called.append(number)) for number in NUMBERS]
     writes.setblocking(False)
     descriptor = signal.set_wakeup_fd(writes.fileno())
-    later = SignalsLater(at_once_again=True)
+    later = SignalsLater(for_long=True)
     try:
         later.begin()
         for number in NUMBERS:

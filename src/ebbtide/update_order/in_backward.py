@@ -50,7 +50,7 @@ class InBackward(Subscriber):
         self._without_step: set[int] = set()  # numbers of optimizers that went when updates had been made
         self._collected: set[int] = set()  # those of them for which Python has looked for cycles
         self._passes = 0  # under way, one within another
-        self._signals = SignalsLater(at_once_again=True)  # from a step's first early update to its end
+        self._signals = SignalsLater(for_long=True)  # from a step's first early update to its end
         self._has_ended = False
         self._broken = ""  # an error that left parameters updated for a step that was not made
         self._process = os.getpid()

@@ -14,14 +14,16 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS})
+_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS}
+_OF_TIMERS = {signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
 
 
 class SignalsLater:
-    """``at_once_again``: a signal that comes twice finds its handler at once. Whoever sends it is in a hurry."""
+    """``for_long``: a signal that comes twice finds its handler at once, since whoever sends it is in a hurry. So does
+    a timer's, which may be a time limit."""
 
-    def __init__(self, *, at_once_again: bool = False) -> None:
-        self._at_once_again = at_once_again
+    def __init__(self, *, for_long: bool = False) -> None:
+        self._for_long = for_long
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}  # while they are put off
         self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}  # the last ones
         self._noted: list[int] = []
@@ -31,7 +33,8 @@ class SignalsLater:
         """Put handlers off from now on."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             return
-        found = {number: signal.getsignal(number) for number in _SIGNALS}
+        numbers = _SIGNALS - _OF_TIMERS if self._for_long else _SIGNALS
+        found = {number: signal.getsignal(number) for number in numbers}
         self._handlers = {
             number: self._before.get(number, handler) if handler == self._note else handler
             for number, handler in found.items()
@@ -59,7 +62,7 @@ class SignalsLater:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note the signal. A script that asked for its handler meanwhile got this one, and may have set it again."""
-        again = self._at_once_again and number in self._noted
+        again = self._for_long and number in self._noted
         if again or not self._handlers or os.getpid() != self._process:
             self._noted = [come for come in self._noted if come != number]
             signal.signal(number, self._before[number])
