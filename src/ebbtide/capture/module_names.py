@@ -22,8 +22,6 @@ _FIRE_TWICE = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when ther
 """A filter of PyTorch's warning of hooks that fire twice. These do nothing in compiled code."""
 
 
-_KEY: Any = "ebbtide"
-"""PyTorch numbers hooks as they come, and a pickled net has the numbers of its own: ours take none."""
 _TABLES: tuple[dict[Any, Any], ...] = (
     hooks._global_forward_pre_hooks,
     hooks._global_forward_hooks,
@@ -62,7 +60,10 @@ def _paths_in(root: nn.Module) -> dict[int, str]:
 
 
 class ModuleNames:
-    """Forward hooks that come and go. One thread uses them. They tell ``native``, or what stands in for it."""
+    """Forward hooks that come and go. One thread uses them. They tell ``native``, or what stands in for it.
+
+    PyTorch numbers hooks as they come, and a pickled net has the numbers of its own. So these take none: their key in
+    PyTorch's tables is this object."""
 
     def __init__(self, native: Any = _torch) -> None:
         self._native = native
@@ -94,9 +95,8 @@ class ModuleNames:
         self._limit = sys.getrecursionlimit()
         self._raised = min(self._limit * 3 // 2 + 1, _MOST_CALLS)  # no number that a script would choose
         sys.setrecursionlimit(self._raised)
-        hooks._global_forward_pre_hooks[_KEY] = self._enter
-        hooks._global_forward_hooks[_KEY] = self._leave
-        hooks._global_forward_hooks_always_called[_KEY] = True
+        for table, entry in zip(_TABLES, (self._enter, self._leave, True), strict=True):
+            table[self] = entry
         self._registered = True
 
     def unregister(self) -> None:
@@ -107,7 +107,7 @@ class ModuleNames:
             with suppress(RecursionError):  # it is deeper than that
                 sys.setrecursionlimit(self._limit)
         for table in _TABLES:
-            table.pop(_KEY, None)
+            table.pop(self, None)
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():
