@@ -22,7 +22,8 @@ PACKAGE = Path(ebbtide.__file__).parent
 NAMES = [pytest.param(row, name, id=f"{row.name}-{name}") for row in InFrontOf for name in row.value.names]
 
 REGISTERING = re.compile(
-    r"register_\w+_hook\b|_global_(?:forward|optimizer)\w+hooks(?:_always_called)?\b|register_at_fork|atexit\.register|meta_path\.insert|signal\.signal|filterwarnings"
+    r"register_\w+_hook\b|_global_(?:forward|optimizer)\w+hooks(?:_always_called)?\b"
+    r"|register_at_fork|atexit\.register|meta_path\.insert|signal\.signal|filterwarnings"
     r"|warnings\.filters\.insert|sys\.setrecursionlimit|gc\.disable"
     r"|_push_on_torch_function_stack|TorchFunctionMode|TorchDispatchMode(?!TLS)|FakeTensorMode|set_allocator|set_materializer"
     r"|SetCPUAllocator|SetAllocator|addGlobalCallback|pthread_atfork(?=\()|torch::Library(?=>?\()"

@@ -62,6 +62,9 @@ class Subscriber:
         return run()
 
 
+_KEY = "ebbtide"
+
+
 class _Hook:
     """A hook in a table of PyTorch's, which numbers hooks as they come. A pickled net has the numbers of its own, so
     this one takes none."""
@@ -74,7 +77,6 @@ class _Hook:
         self._table.pop(_KEY, None)
 
 
-_KEY = "ebbtide"
 _subscribers: list[Subscriber] = []
 _installed: list[_Hook | Wrapper] = []
 

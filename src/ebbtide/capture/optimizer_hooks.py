@@ -16,7 +16,7 @@ import ebbtide._torch as _torch
 from ebbtide.capture.iterations import Iterations, is_outermost, steps_on_stack
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber, hears_of_steps, is_torchs_own
-from ebbtide.capture.storage_parts import storage_parts, tensors_in
+from ebbtide.capture.storage_parts import layout_of, storage_parts, tensors_in
 from ebbtide.ir.run_report import KINDS
 
 _PARAMETER = KINDS.index("parameter")
@@ -110,7 +110,7 @@ class OptimizerHooks(Subscriber):
         A function mode of the script's, and its own types of tensors, hear of nothing that Ebbtide looks at."""
         with torch._C.DisableTorchFunction():
             parts = (part for tensor in tensors for part in storage_parts(tensor))
-            self._native.classify([tensor for tensor in parts if _layout_of(tensor) is torch.strided], kind)
+            self._native.classify([tensor for tensor in parts if layout_of(tensor) is torch.strided], kind)
 
 
 class BeforeUpdates(Subscriber):
@@ -186,10 +186,10 @@ def _with_closure(
     return None
 
 
-_layout_of, _gradient_of, _requires_grad, _nbytes_of = (
-    getattr(torch.Tensor, name).__get__ for name in ("layout", "grad", "requires_grad", "nbytes")
+_gradient_of, _requires_grad, _nbytes_of = (
+    getattr(torch.Tensor, name).__get__ for name in ("grad", "requires_grad", "nbytes")
 )
-"""What PyTorch itself says. A class of the script's may say something else, or do something when it is asked."""
+"""As ``layout_of``."""
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

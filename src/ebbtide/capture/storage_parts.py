@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+layout_of = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
+"""What PyTorch itself says. A class of the script's may say something else, or do something when it is asked."""
+
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in lists, tuples and values of dicts, which may contain themselves."""

@@ -140,6 +140,8 @@ class Planning:
         try:
             self._wanted.save_timeline(answer_to(self._ask(replace(self._job(recording, 0), shown=planner))).timeline)
         except (OSError, ValueError, EbbtideError) as error:
+            if came_from_a_handler(error):
+                raise
             self._miss(f"the timeline could not be saved: {error}")
 
     def _miss(self, what: str) -> None:

@@ -22,6 +22,7 @@ from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
 from ebbtide.capture.recording import capture, step_name
+from ebbtide.capture.storage_parts import layout_of
 from ebbtide.errors import RecordingError
 from ebbtide.ir.base import Origin
 from ebbtide.ir.files import save
@@ -200,7 +201,7 @@ def device_recorder(device: torch.device, path: Path, first: int, count: int, li
 def _tensors() -> list[torch.Tensor]:
     """Return the tensors that exist before the step, whether it uses them or not."""
     with torch._C.DisableTorchFunction():  # classes and modes of the script's hear nothing of it
-        return [tensor for tensor in instances(torch.Tensor) if tensor.layout is torch.strided]
+        return [tensor for tensor in instances(torch.Tensor) if layout_of(tensor) is torch.strided]
 
 
 def _described(trace: Trace) -> str:
