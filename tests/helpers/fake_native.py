@@ -161,9 +161,6 @@ class FakeNative(ModuleType):
     def carry_out_all(self) -> None:
         pass
 
-    def look_again_what_repeats(self) -> None:
-        pass
-
     def install_fault_handler(self) -> bool:
         return False
 

@@ -13,7 +13,6 @@ from ebbtide.units import MIB
 from tests.helpers.paths import G10
 
 FOLDER = G10
-WORKLOADS = ("bert_b256", "vit_b1280", "resnet152_b1280")
 needs_g10 = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"the G10 traces and their judge are not in {FOLDER}")
 
 
