@@ -248,7 +248,7 @@ setup(
     ext_modules=[
         extension(
             "_torch",
-            ["native/objects/objects.cpp", *native_files("*.cpp", "core", "torch")],
+            [*native_files("[ov]*.cpp", "objects"), *native_files("*.cpp", "core", "torch")],
             "objects",
             "torch",
             "simulate",

@@ -13,10 +13,9 @@ Recording Tape::take() {
   return std::exchange(recorded_, {});
 }
 
-std::uint32_t Tape::enter_module(const char* name) {
+std::uint32_t Tape::module_named(const char* name) {
   Lock lock(mutex_);
-  if (!recording_ || !on_step_thread()) return 0;
-  return std::exchange(recording_->module, recording_->name(name));
+  return recording_ ? recording_->name(name) : 0;
 }
 
 std::uint32_t Tape::enter_module(std::uint32_t number) {

@@ -24,11 +24,9 @@ class Tape {
   // --- from where operators are seen
   bool records() const { return records_.load(std::memory_order_relaxed); }
   Recording take();  // of the last step that was recorded; empty if there is none
-  // The module that runs on the step's thread, by name or by its number in the recording; returns the number of the
-  // one before.
-  std::uint32_t enter_module(const char* name);
-  std::uint32_t enter_module(std::uint32_t number);
-  std::uint32_t module();
+  std::uint32_t module_named(const char* name);      // its number in the recording
+  std::uint32_t enter_module(std::uint32_t number);  // on the step's thread; returns the number of the one before
+  std::uint32_t module();                            // that runs on the step's thread
   // Whether the calling thread is the step's, and the step is recorded. What it gives birth to from now on was made at
   // this line of the user's program; "" is none.
   bool records_here();

@@ -27,6 +27,7 @@
 #include "device_memory.hpp"
 #include "dlpack_table.hpp"
 #include "lines.hpp"
+#include "modules.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
 #include "plain_recorder.hpp"
@@ -177,8 +178,9 @@ void unwatch() {
   if (the_device_memory() != nullptr) the_device_memory()->stop();
 }
 
-py::dict begin_step(bool record) {
+py::dict begin_step(bool record, bool modules) {
   forget_nodes();
+  name_modules(record && modules);
   enter_optimizer(false);
   if (record) {
     look_again_what_repeats();
@@ -279,6 +281,7 @@ at::Tensor read_record(caffe2::serialize::PyTorchStreamReader& reader, const std
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
+  find_module_calls();
   bind_deferred(m);
   m.attr("KINDS") = as_tuple(kKindNames);
   m.attr("PHASES") = as_tuple(kPhaseNames);
@@ -380,7 +383,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("notice", [](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) for_each_part(tensor, [](const at::Tensor& part) { watched_storage(part); });
   });
-  m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false);
+  m.def("begin_step", &begin_step, py::kw_only(), py::arg("record") = false, py::arg("modules") = false);
   m.def("end_step", &end_step, py::kw_only(), py::arg("completed") = true);
   m.def("threads_now", [] {
     Threads now = threads_now();
@@ -395,8 +398,7 @@ PYBIND11_MODULE(_torch, m) {
     note_lines(std::move(rules));
   });
   m.def("line_here", [](const std::string& of_node) { return notes_lines() ? line_here(of_node) : ""; });
-  m.def("enter_module", [](const std::string& name) { return watch().tape().enter_module(name.c_str()); });
-  m.def("back_to_module", [](std::uint32_t number) { watch().tape().enter_module(number); });
+  m.def("module_here", &module_here);
   m.def("enter_optimizer", &enter_optimizer);
   m.def("take_recording", [] { return as_columns(watch().tape().take()); });
   m.def("load_schedule", &load_schedule, py::arg("columns"));

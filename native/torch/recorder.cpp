@@ -32,6 +32,7 @@
 #include "deferred.hpp"
 #include "device_memory.hpp"
 #include "lines.hpp"
+#include "modules.hpp"
 #include "nodes.hpp"
 #include "operands.hpp"
 #include "operator_rules.hpp"
@@ -237,7 +238,7 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
 struct Entered : at::ObserverContext {
   std::unique_ptr<KeptCall> call;
   std::uint32_t module_before = 0;
-  bool in_module_of_node = false;
+  bool in_module = false;
   bool in_collective = false;
   bool makes_empty = false;
 };
@@ -248,6 +249,23 @@ thread_local int optimizer_task = -1;  // the backward pass that the optimizer w
 
 // The number of operators that the calling thread is in.
 thread_local int depth = 0;
+
+// No recipe is made in one. On an accelerator it would hold gradients, and autograd adds to a gradient in place where nobody else
+// holds its storage; a sum elsewhere has the same values, but may have other strides, and kernels go by these.
+bool in_backward_pass() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+// The module that calls an operator; in the backward pass, the one that made the node which does. 0: none is known. Within an
+// operator no module is called. A node that runs a forward pass anew (checkpointing) builds a graph in it.
+std::uint32_t module_of(const at::RecordFunction& function, Tape& tape) {
+  std::uint32_t module = depth > 0 ? tape.module() : 0;
+  if (depth == 0 && (!in_backward_pass() || at::GradMode::is_enabled())) {
+    const std::string path = module_here();
+    module = path.empty() ? 0 : tape.module_named(path.c_str());
+  }
+  if (module == 0) return module_of_current_node();
+  if (function.seqNr() >= 0) note_module_of_node(function.seqNr(), module);
+  return module;
+}
 
 // A kernel's first write to a clean storage faults, so the handler has to be there: a library may have taken the signal since the
 // governor looked, and this thread may block it. Workers of data loaders, forked children, take it when they start; there the
@@ -291,10 +309,6 @@ void let_mkl_choose_before(const at::RecordFunction& function) {
   chosen = true;
 }
 
-// No recipe is made in one. On an accelerator it would hold gradients, and autograd adds to a gradient in place where nobody else
-// holds its storage; a sum elsewhere has the same values, but may have other strides, and kernels go by these.
-bool in_backward_pass() { return torch::autograd::get_current_graph_task_id() != -1; }
-
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
@@ -331,6 +345,13 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
   Births::look_at_inner(treatment.repeats_within);
+  auto entered = std::make_unique<Entered>();
+  entered->in_collective = treatment.pins;
+  Tape& tape = watch.tape();
+  if (names_modules() && tape.records() && tape.records_here()) {
+    entered->module_before = tape.enter_module(module_of(function, tape));
+    entered->in_module = true;
+  }
   const bool keeps_recipes = !in_backward_pass();
   RecipePointer changed;
   if (any_recipes())
@@ -344,18 +365,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     ++i;
   }
   if (!operands.empty()) let_faults_come();
-  auto entered = std::make_unique<Entered>();
-  entered->in_collective = treatment.pins;
-  Tape& tape = watch.tape();
-  if (tape.records() && !off_the_record) {
-    std::uint32_t module = tape.module();
-    if (module != 0 && function.seqNr() >= 0) note_module_of_node(function.seqNr(), module);
-    // A forward pass within the backward pass (checkpointing) goes before its node: it enters its modules itself.
-    if (std::uint32_t of_node = module == 0 ? module_of_current_node() : 0; of_node != 0) {
-      entered->module_before = tape.enter_module(of_node);
-      entered->in_module_of_node = true;
-    }
-  }
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
   bool makes =
@@ -381,7 +390,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   entered->call = nullptr;  // keeps its recipes while nobody else can move what it made
   the_watch()->exit();
   if (entered->in_collective) exit_collective();
-  if (entered->in_module_of_node) the_watch()->tape().enter_module(entered->module_before);
+  if (entered->in_module) the_watch()->tape().enter_module(entered->module_before);
 }
 
 // TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.

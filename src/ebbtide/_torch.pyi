@@ -179,10 +179,11 @@ def unwatch() -> None:
 def notice(tensors: Sequence[Tensor]) -> None:
     """Tell the recorder, without an arena, that these storages exist, even if no operator of the step uses them."""
 
-def begin_step(*, record: bool = False) -> Counters:
+def begin_step(*, record: bool = False, modules: bool = False) -> Counters:
     """Begin a step on this thread: storages born from now on are activations unless classified.
 
-    Returns the counters of that moment; without an arena, all are 0.
+    ``modules``: what is recorded names modules, for which each operator looks at Python's frames. Returns the counters
+    of that moment; without an arena, all are 0.
     """
 
 def end_step(*, completed: bool = True) -> Counters:
@@ -206,10 +207,9 @@ def note_lines(rules: Sequence[tuple[str, bool, int, str]]) -> None:
 def line_here(of_node: str) -> str:
     """Return the line that runs now, "" if none is noted. ``of_node`` stands for frames around autograd's engine."""
 
-def enter_module(name: str) -> int:
-    """Name the module that runs from now on in the recorded step. Returns the number of the one before."""
+def module_here() -> str:
+    """Return the path of the module that runs now, "" for none ([Note: modules], native/torch/modules.hpp)."""
 
-def back_to_module(number: int) -> None: ...
 def enter_optimizer(enters: bool) -> None:
     """Count what runs on this thread as an optimizer's, until the next call or until a step begins."""
 

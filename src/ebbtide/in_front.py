@@ -237,11 +237,6 @@ class InFrontOf(Enum):
             "torch._ops._Ops.load_library",
         ),
     )
-    EXPORT = Row(
-        "capture.module_names",
-        "torch.export takes no module while there are global hooks, so those that name modules go meanwhile",
-        ("torch.export.export",),
-    )
     SCRIPTED_DOORS = Row(
         _TENSORS,
         "a module is written without an operator: deferred updates are made before",
@@ -339,24 +334,6 @@ REGISTERED = (
         _WITH_THE_LAST,
     ),
     Row("estimate.child", "what ended a script that is estimated", ("sys.excepthook",), "with that process"),
-    Row(
-        "capture.module_names",
-        "a recorded step says which module runs",
-        ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called"),
-        "with the step",
-    ),
-    Row(
-        "capture.module_names",
-        "PyTorch warns of such hooks, which do nothing in compiled code",
-        ("warnings.filters.insert",),
-        "with the step",
-    ),
-    Row(
-        "capture.module_names",
-        "with such hooks a module's call is four of Python's, and not three",
-        ("sys.setrecursionlimit",),
-        "with the step",
-    ),
     Row(
         "update_order.noted_update",
         "the collector calls no finalizer amid an update",

@@ -68,8 +68,8 @@ def known_step(policy: str, arena_bytes: int) -> Moved:
     recordings = []
     n_ended = 0
 
-    def begin(*, record: bool) -> "_torch.Counters":
-        return begin_step(record=True)  # where nothing is planned it would not be
+    def begin(*, record: bool, modules: bool) -> "_torch.Counters":
+        return begin_step(record=True, modules=modules)  # where nothing is planned it would not be
 
     def end(*, completed: bool) -> "_torch.Counters":
         nonlocal n_ended

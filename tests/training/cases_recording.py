@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -162,7 +163,7 @@ def allocations(name: str) -> tuple[list[int], list[int]]:
     _torch.watch()
     found = []
     for recorded in (False, True):
-        _torch.begin_step(record=recorded)
+        _torch.begin_step(record=recorded, modules=recorded)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             train(run, 1)
         _torch.end_step(completed=True)
@@ -312,6 +313,53 @@ def seen(name: str, fake: bool, smallest: int) -> tuple[list[Any], int, int]:
             crosses_end = storage.persistent or storage.death > len(trace.ticks)
             rows.append((storage.nbytes, str(storage.kind), storage.persistent, crosses_end, uses))
     return rows, sum(tick.flops for tick in trace.ticks), peak(live_bytes(trace))
+
+
+class Elsewhere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.atan()
+
+
+class Again(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.erf().exp()
+
+
+ELSEWHERE = Elsewhere()
+
+
+@dataclass
+class Odd(nn.Module):
+    """A dataclass compares, and so it has no hash."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.within, self.again = nn.Sequential(nn.Tanh()), Again()
+
+    def named_modules(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("not supported")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.within(x.relu())
+        if not hasattr(self, "added"):
+            self.added = nn.Sigmoid()
+        return checkpoint(self.again, ELSEWHERE(self.added(x)), use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def modules_of_ticks() -> dict[str, list[str]]:
+    """The modules of each operator, in the order of its calls."""
+    x = torch.randn(8, 64, requires_grad=True)
+
+    def step() -> None:
+        Odd(0.5)(x).sin().sum().backward()
+
+    names: dict[str, list[str]] = {}
+    for tick in record(step).ticks:
+        if not tick.depth:
+            names.setdefault(tick.operator, []).append(tick.module)
+    return names
 
 
 def exports_while_recorded() -> list[bool]:

@@ -97,8 +97,19 @@ def test_bytes_are_those_of_the_operands_once() -> None:
 
 
 def test_a_module_is_exported_while_its_step_is_recorded() -> None:
-    """PyTorch's strict export takes none while there are global hooks, as those that name modules are."""
+    """PyTorch's strict export takes none while there are global hooks, so modules are named without any."""
     assert child.run("cases_recording:exports_while_recorded") == [True] * 3
+
+
+def test_any_module_is_named() -> None:
+    names = child.run("cases_recording:modules_of_ticks")
+    assert names["aten::tanh"] == ["Odd.within.0"]  # of an unhashable module whose own named_modules raises
+    assert names["aten::sigmoid"] == ["Odd.added"]  # since the module's first call
+    assert names["aten::relu"] == ["Odd"]  # the module's own
+    assert names["aten::atan"] == ["Elsewhere"]  # called in it, and none of its parts
+    assert names["aten::sin"] == [""]  # called in none
+    assert names["aten::tanh_backward"] == names["aten::tanh"]
+    assert names["aten::erf"] == ["Odd.again", "Again"]  # a checkpoint runs it a second time
 
 
 def test_a_step_that_raises_is_not_counted() -> None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.lines import note_lines
-from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.recording import ends_unlike_it_begins, flop_table, likeness, repeating, step_name
 from ebbtide.capture.timeline import traffic
 from ebbtide.errors import EbbtideError
@@ -104,21 +103,10 @@ class Planning:
         self.ever_followed = False
         self.refusal = ""  # the last reason for which a plan was not made, or not used
         self.unsaved = ""  # files that were not saved as asked, and why; known at the end
-        self._modules = ModuleNames()
-
-    def begins(self) -> None:
-        """Prepare for a step. Module names are noted only where the step before followed no schedule."""
-        if self._steps >= _WARM_UP_STEPS and self.followed is None and self.wants_recordings:
-            self._modules.install()
-
-    def close(self) -> None:
-        """Stop noting module names: before the end, and after a step that raised."""
-        self._modules.remove()
 
     def finish(self, hurries: bool = False) -> None:
         """Save what is asked for, at the end. ``unsaved`` says what cannot be saved. It waits for a plan that is to be
         saved, unless it ``hurries`` (the script was interrupted, say)."""
-        self.close()
         self._has_ended = True
         try:
             if self._pending is not None and self._wanted.saved and not self._plans and not hurries:
@@ -167,7 +155,6 @@ class Planning:
     def ended(self, wall_s: float) -> bool:
         """Note that a step ended after ``wall_s``. Return whether it followed a schedule."""
         self._steps += 1
-        self._modules.remove()
         self.followed = _torch.followed()
         self.ever_followed |= self.followed is not None
         if (planned := self._planned()) is not None:
@@ -184,6 +171,11 @@ class Planning:
     def wants_recordings(self) -> bool:
         """True while another step may be planned or is to be shown."""
         return self._pending is None and (not self._gave_up or self._wanted.save_timeline is not None)
+
+    @property
+    def wants_modules(self) -> bool:
+        """True where a recording is to name modules: of a step like the last one, which followed no schedule."""
+        return self._steps >= _WARM_UP_STEPS and self.followed is None
 
     @property
     def _gave_up(self) -> bool:

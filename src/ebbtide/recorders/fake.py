@@ -121,7 +121,7 @@ class FakeTape:
             if is_managed(tensor):
                 self._storage(tensor, known=True)
 
-    def begin_step(self, *, record: bool = False) -> None:
+    def begin_step(self, *, record: bool = False, modules: bool = False) -> None:
         self._in_step, self._in_optimizer = True, False
         self._tick = self._allocation = self._module = 0
         self._module_of_node.clear()
@@ -145,13 +145,6 @@ class FakeTape:
         taken, self._taken = self._taken or FakeRecording(), None
         return taken.columns()
 
-    def enter_module(self, name: str) -> int:
-        before, self._module = self._module, self._recorded.name(name) if self._recorded is not None else 0
-        return before
-
-    def back_to_module(self, number: int) -> None:
-        self._module = number
-
     def enter_optimizer(self, enters: bool) -> None:
         self._in_optimizer = enters
 
@@ -166,8 +159,10 @@ class FakeTape:
         """Carry an operator out, as far as fake tensors allow, and note it."""
         if operator.namespace in _NO_OPERATORS:
             return operator(*args, **kwargs)
-        if line := _torch.line_here(""):  # the node exists before the operator runs
-            self._line_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
+        node = torch._C._autograd._get_sequence_nr() - 1  # it exists before the operator runs
+        if line := _torch.line_here(""):
+            self._line_of_node.setdefault(node, line)
+        self._module = self._module_now(node)
         listed = list_length(operator, args) if over_lists(operator) else 0
         if listed:
             result = operator(*args, **kwargs)
@@ -247,21 +242,21 @@ class FakeTape:
         phase = Phase.BACKWARD if backward else Phase.OPTIMIZER if self._in_optimizer else Phase.OTHER
         name = operator._schema.name.replace("::_foreach_", "::")
         record = self._recorded
-        tick = FakeTick(record.name(name), self._module_now(backward), record.now_ns, record.name(arguments), phase)
+        tick = FakeTick(record.name(name), self._module, record.now_ns, record.name(arguments), phase)
         record.ticks.append(tick)
 
-    def _module_now(self, backward: bool) -> int:
-        """Return the running module. In the backward pass, it is the one whose forward pass made the node.
-
-        Both know the node's sequence number.
-        """
-        if not backward:
-            made = torch._C._autograd._get_sequence_nr() - 1  # the node exists before the operator runs
-            if self._module:
-                self._module_of_node.setdefault(made, self._module)
-            return self._module
-        node = torch._C._current_autograd_node()
-        return self._module or (self._module_of_node.get(node._sequence_nr(), 0) if node is not None else 0)
+    def _module_now(self, makes: int) -> int:
+        """Return the running module, as native code does (``module_of`` in native/torch/recorder.cpp). The operator
+        ``makes`` the node with this sequence number."""
+        if self._recorded is None:
+            return 0
+        in_backward = torch._C._current_graph_task_id() != -1
+        if (not in_backward or torch.is_grad_enabled()) and (path := _torch.module_here()):
+            module = self._recorded.name(path)
+            self._module_of_node.setdefault(makes, module)
+            return module
+        node = torch._C._current_autograd_node() if in_backward else None
+        return self._module_of_node.get(node._sequence_nr(), 0) if node is not None else 0
 
     def _line_now(self) -> str:
         """Return the running line. In the backward pass, it is that of the forward pass, as for ``_module_now``."""

@@ -17,7 +17,6 @@ import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
 from ebbtide.capture.following import Following
 from ebbtide.capture.lines import note_lines
-from ebbtide.capture.module_names import ModuleNames
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import subscribe, unsubscribe
 from ebbtide.capture.optimizer_hooks import OptimizerHooks
@@ -37,11 +36,9 @@ class Tape(Protocol):
 
     def unwatch(self) -> None: ...
     def notice(self, tensors: Sequence[torch.Tensor]) -> None: ...
-    def begin_step(self, *, record: bool = False) -> object: ...
+    def begin_step(self, *, record: bool = False, modules: bool = False) -> object: ...
     def end_step(self, *, completed: bool = True) -> object: ...
     def take_recording(self) -> Recording: ...
-    def enter_module(self, name: str) -> int: ...
-    def back_to_module(self, number: int) -> None: ...
     def enter_optimizer(self, enters: bool) -> None: ...
     def classify(self, tensors: Sequence[torch.Tensor], kind: int) -> None: ...
 
@@ -73,7 +70,6 @@ class StepRecorder:
         self._notes_lines = lines
         self._device = device
         self._watch = watch
-        self._modules = ModuleNames(tape)
         self._hooks = OptimizerHooks(lambda: None, self._optimizer_begins, self._optimizer_ended, tape)
         self.following = Following(self)
         self._stop_when_done = False
@@ -107,9 +103,8 @@ class StepRecorder:
         records = self._step in self._steps
         if records:
             self._tape.notice(_tensors())
-            self._modules.install()
         self._began_ns = self._now_ns()
-        self._tape.begin_step(record=records)
+        self._tape.begin_step(record=records, modules=records)
 
     def end_step(self, *, completed: bool) -> None:
         """End the step. A step that raised is not counted. Raises RecordingError, and OSError where the file cannot be
@@ -118,7 +113,6 @@ class StepRecorder:
             return
         self._tape.end_step(completed=completed)
         took_ns, self._began_ns = self._now_ns() - self._began_ns, None
-        self._modules.remove()
         if not completed:
             return
         if self._step in self._steps:

@@ -83,10 +83,9 @@ class Engine(ABC):
     def begin_step(self) -> None:
         self.following.trained = False
         self._prepare_step()
-        if self._planning is not None:
-            self._planning.begins()
         record = self._planning is not None and self._planning.wants_recordings
-        self._open = read_now(_torch.begin_step(record=record))
+        modules = self._planning is not None and self._planning.wants_modules
+        self._open = read_now(_torch.begin_step(record=record, modules=modules))
 
     def end_step(self, *, completed: bool) -> None:
         """End a step; one that raised is not reported. Raises what ``_step_ended`` raises."""
@@ -95,8 +94,6 @@ class Engine(ABC):
             return
         after = read_now(_torch.end_step(completed=completed))
         if not completed:
-            if self._planning is not None:
-                self._planning.close()
             return
         followed = self._planning is not None and self._planning.ended(seconds(after.wall_ns - before.wall_ns))
         mode = StepMode.PLANNED if followed else StepMode.DEMAND
