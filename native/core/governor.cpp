@@ -8,6 +8,7 @@ constexpr std::chrono::nanoseconds kLookAgain = std::chrono::milliseconds(1);
 }  // namespace
 
 void Arena::govern() {
+  block_sent_signals();
   Lock lock(mutex_);
   bool grew = false;
   while (!stopping_) {

@@ -216,6 +216,13 @@ void block_signals() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
+void block_sent_signals() {
+  sigset_t sent;
+  sigfillset(&sent);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
+  pthread_sigmask(SIG_SETMASK, &sent, nullptr);
+}
+
 std::int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -77,6 +77,7 @@ struct BytesText {
 };
 
 void block_signals();                 // for a thread of ours: the script's handlers run on its own
+void block_sent_signals();            // the same, for one that may fault
 std::int64_t now_ns();                // CLOCK_MONOTONIC
 bool is_in_memory(const void* page);  // private memory: whether this page has been filled
 std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read

@@ -5,9 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -240,10 +238,7 @@ bool make_here(const void* address, std::uint64_t nbytes) {
 }
 
 void begin_maker() {
-  sigset_t sent;  // by others: an operator's own faults have to come
-  sigfillset(&sent);
-  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&sent, own);
-  pthread_sigmask(SIG_SETMASK, &sent, nullptr);
+  block_sent_signals();  // an operator's own faults have to come
   round_so(kUsualRounding);
 }
 

@@ -97,7 +97,7 @@ class FakeNative(ModuleType):
     def stop(self) -> None:
         self.calls.append("stop")
 
-    def begin_step(self, *, record: bool = False) -> dict[str, Any]:
+    def begin_step(self, *, record: bool = False, modules: bool = False) -> dict[str, Any]:
         self.calls.append("begin_step")
         return self.counters()
 

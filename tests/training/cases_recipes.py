@@ -164,7 +164,9 @@ def called_before_a_change() -> tuple[int, bool]:
     expected, count, same = nn.functional.silu(source), 0, True
     with ebbtide.Session(fast="2GiB"), recipes(1):
         after_s = kept_in(lambda: nn.functional.silu(source)) / 4
-        for trial in range(10):
+        for trial in range(100):
+            if count and trial > 9:  # on a busy machine one may come too late
+                break
             change = partial(torch.use_deterministic_algorithms, trial % 2 == 0)
             made, within = at_the_same_time(lambda: nn.functional.silu(source), change, after_s)
             count += within
@@ -182,7 +184,9 @@ def given_away_meanwhile(path: Path) -> tuple[int, bool]:
     count, whole = 0, True
     with ebbtide.Session(fast="2GiB"), recipes(0):
         after_s = kept_in(lambda: nn.functional.silu(source)) / 4
-        for _ in range(10):
+        for trial in range(100):
+            if count and trial > 9:
+                break
             operand = source.clone()
             made, within = at_the_same_time(
                 lambda: nn.functional.silu(operand),  # noqa: B023

@@ -91,6 +91,35 @@ def test_threads_are_as_the_script_says_before_it_imports_a_library(
     assert not of_pytorch or plain.stdout.splitlines()[2].split()[0] == of_pytorch
 
 
+WAITS_FOR_A_SIGNAL = """\
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # threads that begin from now on block it, too
+import torch
+from torch import nn
+net = nn.Linear(512, 512)
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(5):
+    net(torch.ones(64, 512)).sum().backward()
+    optimizer.step()
+blocked = 1 << signal.SIGUSR1 - 1
+for task in os.listdir("/proc/self/task"):
+    status = open(f"/proc/self/task/{task}/status").read()
+    if not int(status.partition("SigBlk:")[2].split()[0], 16) & blocked:
+        print(status)
+os.kill(os.getpid(), signal.SIGUSR1)  # it would end the process
+print(signal.sigwait({signal.SIGUSR1}).name)
+"""
+
+
+@pytest.mark.alike
+def test_no_thread_takes_a_signal_that_the_script_waits_for(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WAITS_FOR_A_SIGNAL)
+    ours = run(EBBTIDE, "run", "--fast", "90%", str(script), status=0, fresh=True)
+    assert ours.stdout == "SIGUSR1\n"
+    assert "5 steps" in ours.stderr
+
+
 def test_what_is_read_too_late_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os\nos.environ['OPENBLAS_CORETYPE'] = 'Haswell'\nimport numpy\n")

@@ -14,17 +14,22 @@ _here = threading.local()
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
-class OwnThread(threading.Thread):
-    """A daemon that ``threading`` does not list while it runs. Its code does not ask for the current thread.
+@contextmanager
+def new_threads_take_no_signals() -> Iterator[None]:
+    """Around what begins threads: a script may block a signal in its own, and wait for it (``sigwait``)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    It takes no signal: a script may block one in its own threads, and wait for it (``sigwait``)."""
+
+class OwnThread(threading.Thread):
+    """A daemon that ``threading`` does not list while it runs. Its code does not ask for the current thread."""
 
     def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
-        try:
+        with new_threads_take_no_signals():
             super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def run(self) -> None:
         _here.own = self
