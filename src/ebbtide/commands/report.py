@@ -145,13 +145,13 @@ def _forecast(trace: "Trace", plan: "Plan", machine: "Machine") -> list["Timelin
     """Simulate the plan. Where that is impossible, a warning says why, and there is no timeline."""
     from ebbtide.errors import EbbtideError
     from ebbtide.ir.check import require_valid
-    from ebbtide.planners.base import PAGES
+    from ebbtide.planners.base import page_size_of
     from ebbtide.simulator import simulate_plan
 
-    kept = machine.with_budget(plan.budget_bytes)
+    kept, page_bytes = machine.with_budget(plan.budget_bytes), page_size_of(machine)
     try:
-        require_valid(plan, trace, kept, PAGES)
-        outcome = simulate_plan(plan, trace, kept, PAGES, record=True)
+        require_valid(plan, trace, kept, page_bytes)
+        outcome = simulate_plan(plan, trace, kept, page_bytes, record=True)
     except (EbbtideError, ValueError, KeyError) as error:  # a tier, a link or a budget that this machine lacks
         click.echo(f"ebbtide: warning: the plan is not simulated on {machine.name}: {error}", err=True)
         return []

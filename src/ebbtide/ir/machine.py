@@ -125,6 +125,11 @@ class Link:
         """Its lane in a timeline."""
         return f"{self.source}->{self.target}"
 
+    @property
+    def most_bytes_per_s(self) -> int:
+        """The higher of its two rates."""
+        return max(self.bytes_per_s, self.beside_bytes_per_s or 0)
+
     @overload
     def copy_ns(self, nbytes: float, beside: bool = False) -> float: ...
 

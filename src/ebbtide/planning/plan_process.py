@@ -14,7 +14,7 @@ from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.run_report import LinkReport
 from ebbtide.ir.trace import Trace
-from ebbtide.planners.base import PAGES
+from ebbtide.planners.base import page_size_of
 from ebbtide.planning.plan_job import MARK, carry_out, no_forecast
 from ebbtide.planning.policies import NEXT_USE, planner_from, planner_named
 from ebbtide.simulator import simulate_plan
@@ -24,7 +24,8 @@ from ebbtide.units import seconds
 def _forecast(plan: Plan, trace: Trace, machine: Machine) -> tuple[LinkReport, ...]:
     """Forecast the links that copy something; none where the plan's schedule cannot be simulated."""
     try:
-        outcome = simulate_plan(plan, trace, machine.with_budget(plan.budget_bytes), PAGES, record=True)
+        kept = machine.with_budget(plan.budget_bytes)
+        outcome = simulate_plan(plan, trace, kept, page_size_of(machine), record=True)
     except (EbbtideError, ValueError):
         return ()
     busy_ns = outcome.timeline(plan.planner).busy_ns()

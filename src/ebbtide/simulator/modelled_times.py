@@ -18,6 +18,8 @@ from ebbtide.ir.machine import ComputeRule, Machine
 from ebbtide.ir.trace import Trace
 from ebbtide.simulator.step_columns import operand_bytes
 
+_LONGEST_NS = 365 * 24 * 3600 * 10**9
+
 
 def is_modelled(machine: Machine) -> bool:
     """Tell whether operations' times come from a model, and not from the trace."""
@@ -56,5 +58,7 @@ def recost(trace: Trace, machine: Machine) -> Trace:
         held = max(compute.buffer_bytes // 2 // (compute.array * compute.element_bytes), 1)
         passes = columns / np.clip(columns, 1.0, held)
         busy = (columns + passes * compute.array) / compute.clock_hz * (flops > 0)
-    times = np.rint(compute.operator_ns + np.maximum(busy, nbytes / rate) * 1e9).astype(np.int64)
-    return replace(trace, origin=Origin.SIMULATED, ticks=replace(trace.ticks, time_ns=times))
+    times = np.rint(compute.operator_ns + np.maximum(busy, nbytes / rate) * 1e9)
+    if times.sum() > _LONGEST_NS:
+        raise SettingError(f"a step would take more than a year on {machine.name}: its [compute] is too slow")
+    return replace(trace, origin=Origin.SIMULATED, ticks=replace(trace.ticks, time_ns=times.astype(np.int64)))

@@ -40,15 +40,17 @@ from ebbtide.planners.search.idle_table import idle_table, remake_rows
 
 _MIXES = (0.25, 0.5, 0.75)
 """Shares of compute time in a mix with the links' time, where something can be made anew."""
+_MANY = 10
+"""More links than these are not looked at in every combination."""
 _GRID = 1536
 """The most places of a step at which windows begin and end. A shorter step has one at each tick."""
 
 
 def total_rate(machine: Machine, links: list[Link]) -> float:
     """Return the bytes per ns that links could move together."""
-    alone = sum(link.bytes_per_s for link in links if link.shares is None)
+    alone = sum(link.most_bytes_per_s for link in links if link.shares is None)
     for group in machine.groups:
-        members = sum(link.bytes_per_s for link in links if link.shares == group.name)
+        members = sum(link.most_bytes_per_s for link in links if link.shares == group.name)
         alone += min(members, group.bytes_per_s)
     return alone / 1e9
 
@@ -58,14 +60,23 @@ def lost_per_byte(machine: Machine, links: list[Link]) -> float:
 
     A busy link that makes operations longer by s takes s / (1 + s) of the time from compute, if compute does not wait
     anyway. Several links that are busy at once take less in sum than each alone. They also move less if they share a
-    group. The factor is the least that any set of links takes, relative to each alone.
+    group. The factor is the least that any set of links takes, relative to each alone. Of many links it is that of all
+    of them, as if none shared a group, which is less.
     """
     slowing = [link for link in machine.links if link.slows_compute > 0]
     factor = 1.0
-    for busy in chain.from_iterable(combinations(slowing, count) for count in range(2, len(slowing) + 1)):
-        alone = sum(_rate(machine, link, busy) / link.bytes_per_s * _lost(link.slows_compute) for link in busy)
+    if len(slowing) > _MANY:
+        factor = _lost(sum(link.slows_compute for link in slowing)) / sum(_lost(link.slows_compute) for link in slowing)
+    for busy in _sets_of(slowing, 2):
+        alone = sum(_rate(machine, link, busy) / link.most_bytes_per_s * _lost(link.slows_compute) for link in busy)
         factor = min(factor, _lost(sum(link.slows_compute for link in busy)) / alone)
-    return factor * min(_lost(link.slows_compute) * 1e9 / link.bytes_per_s for link in links)
+    return factor * min(_lost(link.slows_compute) * 1e9 / link.most_bytes_per_s for link in links)
+
+
+def _sets_of(links: list[Link], at_least: int) -> Iterator[tuple[Link, ...]]:
+    """Return all sets of so many links or more; none where there are too many."""
+    sizes = range(at_least, len(links) + 1) if len(links) <= _MANY else ()
+    return chain.from_iterable(combinations(links, count) for count in sizes)
 
 
 def _lost(slows: float) -> float:
@@ -76,9 +87,9 @@ def _rate(machine: Machine, link: Link, busy: tuple[Link, ...]) -> float:
     """Return the most that a link moves while all of ``busy`` are, in bytes per s."""
     limits = {group.name: group for group in machine.groups}
     if link.shares is None or limits[link.shares].sharing is Sharing.IN_ORDER:
-        return link.bytes_per_s
-    together = sum(other.bytes_per_s for other in busy if other.shares == link.shares)
-    return link.bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
+        return link.most_bytes_per_s
+    together = sum(other.most_bytes_per_s for other in busy if other.shares == link.shares)
+    return link.most_bytes_per_s * min(1.0, limits[link.shares].bytes_per_s / together)
 
 
 def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> list[tuple[float, float]]:
@@ -86,15 +97,15 @@ def ns_per_byte(machine: Machine, inward: list[Link], outward: list[Link]) -> li
 
     One way counts both directions at the rate of all together. The others count one direction at its own rate, and the
     other at the rest of the time while both are busy. Where links share fairly, that is most of the time: by turns they
-    may be as fast as both at once.
+    may be as fast as both at once. Of many links the other direction is not counted there.
     """
     both = 1.0 / total_rate(machine, [*inward, *outward])
     found = [(both, both)]
     for mine, others in ((inward, outward), (outward, inward)):
         first = 1.0 / total_rate(machine, mine)
-        second = 1.0 / total_rate(machine, others)
         links = [*mine, *others]
-        for busy in chain.from_iterable(combinations(links, count) for count in range(1, len(links) + 1)):
+        second = 1.0 / total_rate(machine, others) if len(links) <= _MANY else 0.0
+        for busy in _sets_of(links, 1):
             my_rate = sum(_rate(machine, link, busy) for link in busy if link in mine) / 1e9
             rate = sum(_rate(machine, link, busy) for link in busy if link in others) / 1e9
             if rate:

@@ -133,7 +133,7 @@ def _costs(machine: Machine, idle: IdleTable, first: list[tuple[str, Flags]]) ->
 
 def _lost_share(machine: Machine, link: Link) -> float:
     """Return at least _LOST: a copy that slows nothing still takes a link's time, room, and wear."""
-    return max(lost_per_byte(machine, [link]) * link.bytes_per_s / 1e9, _LOST)
+    return max(lost_per_byte(machine, [link]) * link.most_bytes_per_s / 1e9, _LOST)
 
 
 def require_feasible(problem: Problem, budget_bytes: int) -> None:
