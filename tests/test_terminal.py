@@ -26,6 +26,14 @@ class OnlyWrites:
         self.text += text
 
 
+def test_a_line_goes_where_it_should_whatever_a_script_makes_of_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings over several ranks print by the first one alone."""
+    monkeypatch.setattr("builtins.print", lambda *_, **__: pytest.fail("it is the script's"))
+    stream = io.StringIO()
+    tell("a line", stream)
+    assert stream.getvalue() == "a line\n"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

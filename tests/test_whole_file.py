@@ -58,6 +58,19 @@ def test_what_cannot_be_finished_leaves_the_old_file(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_open_already_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w") as log:
+        log.write("first\n")
+        log.flush()
+        there = Path(f"/dev/fd/{log.fileno()}")  # as /dev/stdout is, where output goes to a file
+        try_writing(there)
+        write_whole(there, b"report\n")
+        log.seek(0, os.SEEK_END)
+        log.write("last\n")
+    assert path.read_text() == "first\nreport\nlast\n"
+
+
 def test_trying_leaves_no_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "out"
     try_writing(path)

@@ -22,14 +22,15 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     make way and come again below it. Without a bar tqdm is not called: it would make a lock, and with it fix how the
     script's processes start."""
     stream = stream or sys.stderr
-    if stream is None:  # print would take standard output
+    if stream is None:
         return
     with suppress(Exception):  # the script's own object may raise anything
         if has_bars():
             sys.modules["tqdm"].tqdm.write(text, file=stream)
             stream.flush()
         else:
-            print(text, file=stream, flush=True)
+            stream.write(f"{text}\n")  # a script may have put another function in print's place
+            stream.flush()
 
 
 def has_bars() -> bool:

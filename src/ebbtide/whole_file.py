@@ -1,7 +1,7 @@
 """Writes a file whole or not at all. A failed write leaves the old file as it was, and nothing beside it.
 
-A device or a pipe (``/dev/null``, ``/dev/stdout``) is written to, and not replaced. A link stays, and the file that it
-points to is written.
+A device, a pipe, or what is open already (``/dev/null``, ``/dev/stdout``) is written to, and not replaced. So is a file
+that is mounted by itself. A link stays, and the file that it points to is written.
 """
 
 import errno
@@ -16,7 +16,7 @@ def try_writing(path: Path) -> None:
     """Raise the OSError that ``write_whole`` would raise because of the file's place. Leaves everything as it is."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if is_special(path):
+    if is_special(path) or os.path.ismount(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return
@@ -27,8 +27,9 @@ def try_writing(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write the file. An old file keeps its permissions; a new one gets those of the umask. Raises OSError."""
-    if is_special(path):
-        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody reads is an error
+    if (special := is_special(path)) or os.path.ismount(path):
+        how = os.O_NONBLOCK | os.O_APPEND if special else os.O_TRUNC  # a pipe that nobody reads is an error
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | how)
         os.set_blocking(handle, True)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -64,5 +65,7 @@ def _new_beside(place: Path) -> tuple[int, Path]:
 
 
 def is_special(path: Path) -> bool:
-    """Tell whether it is a device or a pipe."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """Tell whether it is a device, a pipe, or what this process has open (``/dev/stdout``, ``/proc/self/fd/1``)."""
+    if not path.exists() or path.is_dir():
+        return False
+    return not path.is_file() or (path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/")))

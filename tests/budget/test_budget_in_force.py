@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from ebbtide.budget import shortfalls
 from ebbtide.errors import BudgetError, EbbtideWarning, SettingError
 from ebbtide.host import process
 from ebbtide.ir.run_report import StepMode
@@ -125,6 +126,21 @@ def test_a_percentage_leaves_the_process_s_own_peak_and_a_size_restarts_it(
         assert (report.process_peak_bytes, report.process_peak_before_bytes) == (since * MIB, 900 * MIB)
         peaks[0] = 1000 * MIB  # it rises again, so it is exact
         assert session.report().process_peak_bytes == 1000 * MIB
+
+
+def test_a_percentage_comes_with_the_first_step_that_has_anything(native: FakeNative) -> None:
+    """A small net may be trained first, or blocks may be empty."""
+    with (
+        pytest.warns(EbbtideWarning, match="no storage was large enough") as told,
+        Session("25%", settings=QUIET) as session,
+    ):
+        for _ in range(4):
+            one_step(session, native, {"step_live_peak_bytes": 0})
+        assert session._engine._budget.shortfall(4, 0, False) == shortfalls.NOTHING_MANAGED
+        one_step(session, native, {"step_live_peak_bytes": 400 * MIB})
+        assert native.limits["arena_bytes"] == 100 * MIB
+        assert not session._engine._budget.shortfall(5, 0, False)
+    assert len(told) == 1
 
 
 def test_a_percentage_follows_steps_that_peak_higher_and_no_others(native: FakeNative) -> None:

@@ -204,15 +204,16 @@ def test_a_run_writes_into_a_copy_and_touches_nothing_of_the_original(tmp_path: 
     (data / "text").write_text("data")
     (project / "outside").symlink_to("../data")
     (project / "inside").symlink_to("src/train.py")
+    (project / "whole").symlink_to(project / "src/train.py")  # its absolute name leads into the original
     os.mkfifo(project / "pipe")
     folder = make_folder(["src/train.py"], project, project / "runs", "one")
     again = make_folder(["src/train.py"], project, project / "runs", "two")
     assert folder.working == folder.written == project / "runs/one/copy"
-    assert sorted(os.listdir(folder.working)) == [".git", "env", "inside", "outside", "src"]
+    assert sorted(os.listdir(folder.working)) == [".git", "env", "inside", "outside", "src", "whole"]
     assert sorted(os.listdir(again.working)) == sorted(os.listdir(folder.working))
     (folder.working / "src/train.py").write_text("changed")
     assert (project / "src/train.py").read_text() == "original"
-    assert (folder.working / "inside").read_text() == "changed"
+    assert (folder.working / "inside").read_text() == (folder.working / "whole").read_text() == "changed"
     (folder.working / "outside/text").write_text("changed")
     assert (data / "text").read_text() == (again.working / "outside/text").read_text() == "data"
     assert (folder.working / "env").readlink() == project / "env"

@@ -6,9 +6,9 @@ step that peaks higher: layers that are trained from then on, or longer sequence
 and by whom (``limits``); and the messages about trouble (``shortfalls``, ``bounds``).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic, sleep
 
 import ebbtide._torch as _torch
 from ebbtide.budget import shortfalls
@@ -166,13 +166,14 @@ class BudgetInForce:
 
     def shortfall(self, steps: int, peak_of_others: int, interrupted: bool) -> str:
         """Say why the budget is not in force, or ""."""
+        if self.nothing_managed:
+            return shortfalls.NOTHING_MANAGED
         if self.recording and interrupted:
             return shortfalls.INTERRUPTED
         if self.recording:
             return shortfalls.no_peak(self._bounds.fraction or 0, steps, RECORDED_STEPS)
         if not self.is_set or (self._limits.refused and not self._has_fitted):
-            refused = shortfalls.REFUSED if self._limits.refused else self._never_set or shortfalls.BELOW_THE_REST
-            return shortfalls.NOTHING_MANAGED if self.nothing_managed else refused
+            return shortfalls.REFUSED if self._limits.refused else self._never_set or shortfalls.BELOW_THE_REST
         share = self._bounds.fraction
         if share is not None and steps <= RECORDED_STEPS:
             return shortfalls.no_step_under(share, steps)
@@ -199,9 +200,11 @@ class BudgetInForce:
         self._unbounded_peak_bytes = self._live_peak
         arena = self._share(self._live_peak)
         if not arena:
-            self.nothing_managed = True
-            self._warn(shortfalls.NOTHING_MANAGED)
+            if not self.nothing_managed:
+                self._warn(shortfalls.NOTHING_MANAGED)
+            self.nothing_managed = self.recording = True  # a later step may have some
             return
+        self.nothing_managed = False
         if (need := self._need(counters)).nbytes > arena:
             error = self._refusal(counters["unmanaged_bytes"], need, arena, self._live_peak)
             self._never_set = str(error)  # which a script may catch, and go on
@@ -282,12 +285,12 @@ class BudgetInForce:
 
     def _wait(self) -> None:
         """Wait until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""
-        deadline = time.monotonic() + self._watchdog_s
-        while time.monotonic() < deadline:
+        deadline = monotonic() + self._watchdog_s
+        while monotonic() < deadline:
             counters = _torch.counters()
             if not counters["arena_limit_bytes"] or counters["reserved_bytes"] <= counters["arena_limit_bytes"]:
                 return
-            time.sleep(_POLL_S)
+            sleep(_POLL_S)
 
     def _reset_peaks(self) -> None:
         """Measure peaks from here. A size is held to the process's own peak, which starts again. With a percentage that

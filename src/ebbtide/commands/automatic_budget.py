@@ -5,6 +5,7 @@ count against the budget here.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,17 +33,19 @@ def within(fast: str) -> str:
     return share
 
 
-def budget_for(fast: str, program: Sequence[str], ranks: int) -> str:
-    """Return what ``--fast`` is to be for the program. Raises SettingError where nothing can be proposed."""
+def budget_for(fast: str, program: Sequence[str], ranks: int, spill: Sequence[str] = ()) -> str:
+    """Return what ``--fast`` is to be for the program, whose run spills there. Raises SettingError where nothing can be
+    proposed."""
     share = within(fast)
     if ranks > 1:
         raise SettingError(
             f"--fast {fast} estimates for one process, and this is one of {ranks} ranks: `ebbtide estimate` a single "
             "one and name its budget"
         )
-    command = [sys.executable, "-m", "ebbtide", "estimate", "--json", "--within", share, *program]
+    command = [sys.executable, "-m", "ebbtide", "estimate", "--json", "--within", share, "--", *program]
     done = subprocess.run(
         command,
+        env=os.environ | ({"EBBTIDE_SPILL": os.pathsep.join(spill)} if spill else {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

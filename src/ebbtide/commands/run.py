@@ -133,7 +133,7 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
     if automatic is not None:
         if chosen.device or named["fast_node"]:
             raise SettingError(f"--fast {fast} does not go with --device or --fast-node: name a budget")
-        chosen = chosen.but("100%" if chosen.disable else budget_for(automatic, program, place().size))
+        chosen = chosen.but("100%" if chosen.disable else budget_for(automatic, program, place().size, chosen.spill))
     session = Session(settings=chosen)  # mistakes in settings are told before the program's
     try:
         status = run_program(find_program(program), session, quiet, command=command_before(program))

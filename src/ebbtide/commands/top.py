@@ -1,8 +1,8 @@
 """``ebbtide top``: the sessions that run on this machine, as their reports on disk show them."""
 
 import sys
-import time
 from dataclasses import replace
+from time import sleep
 from typing import TYPE_CHECKING
 
 import click
@@ -36,7 +36,7 @@ def top(once: bool) -> None:
     try:
         with Live(_shown(console.width), console=console, screen=True, auto_refresh=False) as live:
             while True:
-                time.sleep(_EVERY_S)
+                sleep(_EVERY_S)
                 live.update(_shown(console.width), refresh=True)
     except KeyboardInterrupt:
         return

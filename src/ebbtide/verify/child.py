@@ -9,9 +9,9 @@ refused budget that left the script is no end.
 
 import os
 import sys
-import time
 import warnings
 from pathlib import Path
+from time import monotonic
 
 from ebbtide.errors import EbbtideError, EbbtideWarning
 from ebbtide.host.process import end_with_parent, peak_resident_bytes
@@ -34,10 +34,10 @@ def main() -> int:
     recorder = Recorder(Path(record))
     watch = Watch(recorder, None if step == EVERY else int(step))
     watch.install_with_torch()
-    began = time.monotonic()
+    began = monotonic()
 
     def note(status: int) -> int:
-        took_s = time.monotonic() - began
+        took_s = monotonic() - began
         recorder.write(
             Ending(status, watch.steps, peak_resident_bytes(), took_s, watch.largest_bytes, watch.device_peak_bytes())
         )

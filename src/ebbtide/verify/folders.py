@@ -106,7 +106,9 @@ def _copy(path: Path, target: Path, current: Path, room: _Room) -> None:
     if path.is_symlink():
         leads_to = Path(os.path.realpath(path))
         if leads_to.is_relative_to(current):
-            target.symlink_to(os.readlink(path))
+            where = os.readlink(path)  # an absolute one would lead out of the copy
+            relative = os.path.relpath(leads_to, os.path.realpath(path.parent))
+            target.symlink_to(relative if os.path.isabs(where) else where)
         elif _is_linked(leads_to) or not room.copy_outside(leads_to, target):
             target.symlink_to(leads_to)
             holds_files = leads_to.is_dir() or leads_to.is_file()

@@ -9,7 +9,7 @@ import hashlib
 import io
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.after_import import AfterImport
@@ -94,7 +94,7 @@ class Watch(Subscriber):
             self._note("parameter", parameter.nbytes)
             if parameter.requires_grad:
                 self._note("gradient", parameter.nbytes)
-        for _, value in _leaves("", list(optimizer.state.values())):
+        for _, value in _leaves("", list(_state_of(optimizer).values())):
             self._note("optimizer_state", getattr(value, "nbytes", 0))
 
     def _note_frozen(self, optimizer: "Optimizer") -> None:
@@ -135,7 +135,7 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
             yield f"buffer {_prefix(modules, number)}{name}", digest_of(buffer)
     for number, optimizer in enumerate(optimizers):
         title = f"{type(optimizer).__name__} {number}" if len(optimizers) > 1 else type(optimizer).__name__
-        for at, (key, state) in enumerate(optimizer.state.items()):
+        for at, (key, state) in enumerate(_state_of(optimizer).items()):
             of = names.get(id(key), f"entry {at}") if isinstance(key, torch.Tensor) else repr(key)
             for name, value in _leaves("", state):
                 yield f"optimizer state{name} of {of} ({title})", digest_of(value)
@@ -241,6 +241,12 @@ def _parameter_names(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Mo
 def _prefix(modules: "Sequence[nn.Module]", number: int) -> str:
     """Return a prefix where there are several modules, since two may hold parameters of the same names."""
     return "" if len(modules) == 1 else f"{type(modules[number]).__name__} {number}."
+
+
+def _state_of(optimizer: "Optimizer") -> Mapping[object, object]:
+    """Return its state. An optimizer of the script's own may keep anything there."""
+    state: object = optimizer.state
+    return state if isinstance(state, dict) else {"all": state}
 
 
 def _leaves(name: str, value: object, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, object]]:
