@@ -22,7 +22,7 @@ PACKAGE = Path(ebbtide.__file__).parent
 NAMES = [pytest.param(row, name, id=f"{row.name}-{name}") for row in InFrontOf for name in row.value.names]
 
 REGISTERING = re.compile(
-    r"register_\w+_hook\b|_global_(?:forward|optimizer)\w+hooks(?:_always_called)?\b"
+    r"register_\w+_hook\b|_post_accumulate_grad_hooks|_global_(?:forward|optimizer)\w+hooks(?:_always_called)?\b"
     r"|register_at_fork|atexit\.register|meta_path\.insert|signal\.signal|filterwarnings"
     r"|warnings\.filters\.insert|sys\.setrecursionlimit|gc\.disable"
     r"|_push_on_torch_function_stack|TorchFunctionMode|TorchDispatchMode(?!TLS)|FakeTensorMode|set_allocator|set_materializer"
@@ -208,3 +208,8 @@ def test_rows_say_who_does_it() -> None:
         assert row.by in known, row
     for each in InFrontOf:
         assert f"InFrontOf.{each.name}.install(" in known[each.value.by]
+
+
+def test_clocks_are_taken_as_ebbtide_is_imported() -> None:
+    """A script may put a clock of its own in their place in the module, and count who asks."""
+    assert [by for by, text in sources() if re.search(r"^\s*import time\b", text, re.MULTILINE)] == []

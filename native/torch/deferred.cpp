@@ -59,6 +59,7 @@ struct Deferred {
 std::mutex deferred_mutex;
 std::map<std::uintptr_t, Range> ranges;
 std::map<UpdateNumber, Deferred> updates;
+std::map<std::uintptr_t, std::size_t> arrays;  // in small memory: how many begin there
 std::vector<PyObject*> unreferenced;  // once somebody has the GIL
 PyObject* make_update = nullptr;
 std::atomic<bool> given_up = false;  // an operator went on without an update that it needed
@@ -205,14 +206,35 @@ void make_elsewhere_in(const Scene& scene, const py::function& make) {
   if (raised) std::rethrow_exception(raised);
 }
 
-void raise_on_this_thread(PyObject* type) { PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type); }
+// A type that raises this very error, once: Python takes a type alone. Where it makes sure of the error's type, it calls that with
+// the error.
+py::object type_that_raises(const py::object& error) {
+  py::object kind = py::type::of(error);
+  auto held = std::make_shared<py::object>(error);
+  py::dict attributes;
+  attributes["__new__"] = py::cpp_function([held](const py::args& args) -> py::object {
+    return args.size() > 1 ? py::object(args[1]) : std::exchange(*held, py::none());
+  });
+  for (const char* name : {"__module__", "__qualname__"}) attributes[name] = kind.attr(name);
+  try {
+    return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyType_Type))(kind.attr("__name__"),
+                                                                                         py::make_tuple(kind), attributes);
+  } catch (py::error_already_set&) {
+    return kind;  // it wants no types made of it
+  }
+}
+
+void raise_on_this_thread(const py::object& error) {
+  py::object type = PyExceptionInstance_Check(error.ptr()) ? type_that_raises(error) : error;
+  PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type.ptr());
+}
 
 // Makes one update and says whether it could be made. The updater holds a lock: another thread that makes this update already is
-// waited for there. What a signal's handler raises before it begins, or while it runs, is the script's once it has been made;
-// Ctrl-C likewise. Who raises more often than kMostTries is no handler: there is no memory, say.
+// waited for there. What a signal's handler raises before it begins, or while it runs, is the script's once it has been made.
+// Who raises more often than kMostTries is no handler: there is no memory, say.
 bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
   constexpr int kMostTries = 100;
-  bool interrupted = false, made = true;
+  bool made = true;
   for (int tries = 0; made; ++tries) {
     Deferred found = found_by(number);
     auto told = py::reinterpret_borrow<py::object>(found.scene != nullptr ? make_update : found.reached);
@@ -220,21 +242,16 @@ bool carry_out_one(UpdateNumber number, py::object& of_a_handler) {
     try {
       py::object raised = told(number);
       if (!raised.is_none()) {
-        raise_on_this_thread(raised.ptr());
+        raise_on_this_thread(raised);
         made = false;
       }
       if (found.scene == nullptr) break;
     } catch (py::error_already_set& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) {
-        interrupted = true;
-      } else {
-        of_a_handler = error.type();
-      }
+      if (!of_a_handler) of_a_handler = error.value();
       made = tries < kMostTries;
       given_up = given_up || !made;
     }
   }
-  if (interrupted) PyErr_SetInterrupt();
   return made;
 }
 
@@ -342,6 +359,11 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<
 bool is_unshared(const at::Tensor& tensor) {
   if (const void* address = managed_storage(tensor)) return !the_arena()->is_pinned_from_outside(address);
   Memory memory = memory_of(tensor);
+  {
+    std::lock_guard lock(deferred_mutex);
+    auto array = arrays.lower_bound(memory.begin);
+    if (array != arrays.end() && array->first < memory.end) return false;
+  }
   if (the_allocator() == nullptr || memory.end - memory.begin >= the_allocator()->min_bytes) return false;
   c10::StorageImpl* storage = storage_behind(tensor);
   return storage == nullptr || the_allocator()->has_allocated(storage->_mutable_data_ptr_no_checks());  // else an array's, say
@@ -383,7 +405,7 @@ void carry_out(const std::vector<UpdateNumber>& numbers) {
   for (UpdateNumber number : numbers) {
     if (!carry_out_one(number, of_a_handler)) break;
   }
-  if (of_a_handler) raise_on_this_thread(of_a_handler.ptr());
+  if (of_a_handler) raise_on_this_thread(of_a_handler);
 }
 
 void carry_out_all() {
@@ -430,6 +452,12 @@ void bind_deferred(py::module_& m) {
   m.def("guard", &guard, py::arg("number"), py::arg("tensors"), py::arg("reached"), py::arg("alone"));
   m.def("carried_out", &carried_out);
   m.def("step_will_not_come", &step_will_not_come);
+  m.def("note_array", [](std::uintptr_t address, bool begins) {
+    std::lock_guard lock(deferred_mutex);
+    auto array = arrays.try_emplace(address).first;
+    array->second += begins ? 1 : -1;
+    if (array->second == 0) arrays.erase(array);
+  });
   m.def("is_unshared", &is_unshared);
   m.def("set_updater", &set_updater);
   m.def("make_early", &make_early);

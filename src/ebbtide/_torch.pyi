@@ -219,11 +219,9 @@ def defer(number: int, own: Sequence[Tensor], gradient: Tensor) -> bool:
     memory.
     """
 
-def guard(
-    number: int, tensors: Sequence[Tensor], reached: Callable[[int], type[BaseException] | None], alone: bool
-) -> bool:
+def guard(number: int, tensors: Sequence[Tensor], reached: Callable[[int], BaseException | None], alone: bool) -> bool:
     """Guard these tensors, besides those that ``number`` has already. ``reached`` gets it when somebody is about to use
-    one. A type that it returns is raised there. Returns False, and guards none, if others lie across one, or, with
+    one. An error that it returns is raised there. Returns False, and guards none, if others lie across one, or, with
     ``alone``, if another thread is in an operator.
     """
 
@@ -236,8 +234,8 @@ def carried_out(number: int) -> None:
 def step_will_not_come(number: int) -> bool:
     """Note that what ``number`` guards was updated for a step that is not made. Returns False if it guards nothing."""
 
-def set_updater(updater: Callable[[int], type[BaseException] | None] | None) -> None:
-    """Set who makes updates, by number, on the thread that looks. A type that it returns is raised there."""
+def set_updater(updater: Callable[[int], BaseException | None] | None) -> None:
+    """Set who makes updates, by number, on the thread that looks. An error that it returns is raised there."""
 
 def make_in_its_scene(number: int, make: Callable[[], None]) -> None:
     """Make an update in the modes in which it was deferred, and as that thread rounds and shares its work. Its own
@@ -245,6 +243,9 @@ def make_in_its_scene(number: int, make: Callable[[], None]) -> None:
 
 def memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Return address and bytes of the storages. This is no look at them."""
+
+def note_array(address: int, begins: bool) -> None:
+    """Note an array in small memory, or that it has gone: ``is_unshared`` is False there."""
 
 def is_unshared(tensor: Tensor) -> bool:
     """Return whether no array or library is known to share its memory with PyTorch, or it is too small to manage."""

@@ -228,17 +228,6 @@ class OrderError(EbbtideError):
         self.what = what
         self.deferred = deferred
 
-    @staticmethod
-    def type_for(what: str, deferred: bool = False) -> type["OrderError"]:
-        """Return a type that raises this error where only a type can be named."""
-
-        class Named(OrderError):
-            def __init__(self) -> None:
-                super().__init__(what, deferred)
-
-        Named.__name__, Named.__qualname__, Named.__module__ = "OrderError", "OrderError", OrderError.__module__
-        return Named
-
     def __str__(self) -> str:
         order = "Parameters are updated in the backward pass here, and their gradients freed"
         if self.deferred:

@@ -343,7 +343,7 @@ REGISTERED = (
     Row(
         "update_order.early_updates",
         "a parameter's gradient is complete",
-        ("register_post_accumulate_grad_hook",),
+        ("_post_accumulate_grad_hooks",),
         _WITH_SESSION,
     ),
     Row(

@@ -43,6 +43,7 @@ from tests.training.cases_in_backward_refused import (
     of_its_own,
     of_two_types,
     one_zeroes,
+    step_of_the_others,
     step_of_two_types,
     step_with_a_sparse_gradient,
     two_of_the_same,
@@ -52,6 +53,7 @@ from tests.training.cases_in_backward_refused import (
     with_a_rate_that_requires_gradients,
     with_a_sparse_gradient,
     with_an_object_as_rate,
+    with_frozen_layers_of_another_type,
     with_nesterov_over_lists,
 )
 
@@ -395,6 +397,20 @@ def with_a_rate_that_is_trained(net: Any) -> optim.Optimizer:
     return optim.SGD([net.frozen.bias, *net.layers.parameters()], lr=rate, foreach=False)
 
 
+def with_an_array_of_small_state() -> tuple[str, ...]:
+    """It is read after each step, without an operator."""
+    arrays: dict[int, Any] = {}
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        plain_step(net, optimizer, number)
+        state = optimizer.state[net.layers[0].weight]
+        net.seen = [*getattr(net, "seen", []), float(arrays.setdefault(id(net), state["step"].numpy()))]
+        if number == STEPS - 1:
+            assert net.seen == [float(made) for made in range(1, STEPS + 1)], net.seen
+
+    return compare(step).updates
+
+
 def a_batch_that_raises() -> None:
     """Between a step and the next: the script catches it and goes on."""
 
@@ -640,6 +656,10 @@ LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
         "state, gradients or settings share memory with what an update changes",
     ),
     "of_two_types": (lambda: compare(step_of_two_types, of_two_types).updates, "the parameters have several types"),
+    "with_frozen_layers_of_another_type": (
+        lambda: compare(step_of_the_others, with_frozen_layers_of_another_type).updates,
+        "the parameters have several types",
+    ),
     "with_a_sparse_gradient": (
         lambda: compare(step_with_a_sparse_gradient, with_a_sparse_gradient).updates,
         "a sparse gradient changes how the other parameters",

@@ -18,6 +18,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.hooks import RemovableHandle
 
 import ebbtide
 
@@ -473,6 +474,34 @@ def a_rate_that_is_another_for_a_while() -> None:
         optimizer.step()
 
     early(step)
+
+
+def hooks_take_no_numbers() -> None:
+    """PyTorch numbers hooks as they come, and a pickled net has the numbers of its own."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        before = RemovableHandle.next_id
+        plain_step(net, optimizer, number)
+        assert RemovableHandle.next_id == before
+
+    early(step)
+
+
+class Keeps(optim.SGD):
+    """It keeps its state in a list."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.state = [torch.zeros(WIDTH, WIDTH)]  # type: ignore[assignment]
+
+
+def beside_an_optimizer_of_the_scripts_own() -> None:
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        net.own = getattr(net, "own", None) or Keeps(net.frozen.parameters())
+        plain_step(net, optimizer, number)
+        net.own.step()
+
+    compare(step)
 
 
 def a_hook_that_comes_late(of_step: bool) -> tuple[str, ...]:

@@ -302,6 +302,27 @@ def fused(net: Any) -> optim.Optimizer:
     return optim.AdamW(net.layers.parameters(), lr=1e-2, fused=True)
 
 
+def with_a_scale_that_stays(net: Any) -> optim.Optimizer:
+    optimizer: Any = fused(net)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+    return optimizer  # type: ignore[no-any-return]
+
+
+def with_frozen_layers_of_another_type(net: Any) -> optim.Optimizer:
+    """They have gradients, and so they are updated."""
+    net.layers[0].bfloat16().requires_grad_(False)
+    for parameter in net.layers[0].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return optim.Adafactor([*net.layers[0].parameters(), *net.layers[1:].parameters()], lr=1e-2)
+
+
+def step_of_the_others(net: Any, optimizer: Any, number: int) -> None:
+    optimizer.zero_grad(set_to_none=False)
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))
+    net.layers[1](net.layers[2](x)).square().mean().backward()
+    optimizer.step()
+
+
 def with_an_array_as_rate(net: Any) -> optim.Optimizer:
     return optim.SGD(net.layers.parameters(), lr=np.array(0.1), momentum=0.9, foreach=False)  # type: ignore[arg-type]
 
@@ -411,6 +432,12 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
     "of_two_types": (step_of_two_types, of_two_types, "the parameters have several types"),
     "with_a_sparse_gradient": (step_with_a_sparse_gradient, with_a_sparse_gradient, "a sparse gradient changes"),
     "scales_by_hand": (scales_by_hand, fused, "found_inf changed between the backward pass and step"),
+    "with_a_scale_that_stays": (plain_step, with_a_scale_that_stays, "its grad_scale is set"),
+    "with_frozen_layers_of_another_type": (
+        step_of_the_others,
+        with_frozen_layers_of_another_type,
+        "the parameters have several types",
+    ),
     "changes_the_array": (changes_the_array, with_an_array_as_rate, "lr changed between the backward pass and step"),
     "changes_the_object": (changes_the_object, with_an_object_as_rate, "its setting lr is a Rate"),
     "with_a_number_of_its_own": (plain_step, with_a_number_of_its_own, "its setting lr is a Halved"),

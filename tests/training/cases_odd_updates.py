@@ -174,7 +174,11 @@ def what_is_collected_looks() -> None:
 
 
 class Late(Exception):
-    pass
+    """It cannot be made anew of its type alone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def a_handler_that_raises_while_an_operator_looks() -> None:
@@ -184,7 +188,7 @@ def a_handler_that_raises_while_an_operator_looks() -> None:
     carry_out, poked = NotedUpdate.carry_out, []
 
     def late(*_: object) -> None:
-        raise Late
+        raise Late(7)
 
     def carry_out_amid_signals(update: Any) -> None:
         if not poked:
@@ -198,9 +202,14 @@ def a_handler_that_raises_while_an_operator_looks() -> None:
         NotedUpdate.carry_out = carry_out_amid_signals  # type: ignore[method-assign]
         poked.clear()
         try:
-            with suppress(Late), torch.no_grad():
-                torch._foreach_mul_(list(net.parameters()), 0.5)
-                len(poked)  # what the handler raised comes here at the latest
+            heard = 7
+            try:
+                with torch.no_grad():
+                    torch._foreach_mul_(list(net.parameters()), 0.5)
+                    len(poked)  # what the handler raised comes here at the latest
+            except Late as error:
+                heard = error.number
+            assert heard == 7
         finally:
             NotedUpdate.carry_out = carry_out  # type: ignore[method-assign]
             signal.signal(signal.SIGUSR1, before)
@@ -264,7 +273,7 @@ def a_handler_that_raises() -> None:
 
     def step(net: Any, optimizer: Any, number: int) -> None:
         def late(*_: object) -> None:
-            raise Late
+            raise Late(number)
 
         def poke(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             signal.raise_signal(signal.SIGUSR1)

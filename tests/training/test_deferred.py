@@ -80,6 +80,10 @@ def test_no_update_is_missed_where_the_order_changes(case: str) -> None:
     child.run(AUTO(case), env=QUIET)
 
 
+def test_an_array_of_small_state_shows_what_a_plain_run_has() -> None:
+    child.run(CASE("with_an_array_of_small_state"), env=QUIET)
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_an_operator_that_went_on_without_an_update_ends_the_training(ends: bool) -> None:
     assert "could not be begun" in child.run(ODD("an_update_that_cannot_be_begun"), ends, env=QUIET)

@@ -129,6 +129,8 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
         "another_steps_in_a_hook",
         "a_rate_that_is_another_for_a_while",
         "nets_that_are_left_before_their_step",
+        "hooks_take_no_numbers",
+        "beside_an_optimizer_of_the_scripts_own",
     ],
 )
 def test_other_ways_to_train_end_with_the_same_bits(name: str) -> None:

@@ -31,6 +31,7 @@ from ebbtide.in_front import InFrontOf
 _address_of = torch._C.TensorBase.data_ptr  # what it is before a wrapper comes in front
 _guarded = False
 _least_managed = _least_in_pieces = sys.maxsize
+_shows_small = False
 _this_thread = threading.local()
 
 
@@ -39,6 +40,12 @@ def sizes(least_managed: int, least_in_pieces: int) -> None:
     global _least_managed, _least_in_pieces
     _least_managed = min(_least_managed, least_managed)
     _least_in_pieces = min(_least_in_pieces, least_in_pieces)
+
+
+def note_small_arrays() -> None:
+    """Note from now on, once, which small memory arrays have, too: its updates are the script's own."""
+    global _shows_small
+    _shows_small = True
 
 
 def guard() -> None:
@@ -88,6 +95,9 @@ def _numpy_held(numpy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     nbytes = _extent(array.shape, array.strides, array.itemsize)
     if _torch.pin(address, nbytes):
         weakref.finalize(array, _torch.unpin, address, nbytes).atexit = False
+    elif _shows_small and nbytes < _least_managed:
+        _torch.note_array(address, True)
+        weakref.finalize(array, _torch.note_array, address, False).atexit = False
     return array
 
 
@@ -138,14 +148,19 @@ def _held(tensor: torch.Tensor, keeps: bool) -> None:
     with torch._C.DisableTorchFunction():  # a subclass's own functions are for what the script calls
         if tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
             address, nbytes = _address_of(tensor), _extent_of(tensor)
-            if _torch.pin(address, nbytes) and not keeps:
-                _torch.unpin(address, nbytes)
+            if _torch.pin(address, nbytes):
+                if not keeps:
+                    _torch.unpin(address, nbytes)
+            elif _shows_small and keeps and nbytes < _least_managed:
+                _torch.note_array(address, True)
 
 
 def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     address = data_ptr(*args, **kwargs)
     if getattr(_this_thread, "addresses_only", False) or not isinstance(address, int):
         return address
+    if torch._C._get_tracing_state() is not None:
+        return address  # sizes are tensors there, and whoever asks for one is noted
     with torch._C.DisableTorchFunction():
         tensor = args[0]
         nbytes = _extent_of(tensor) if tensor.device.type == "cpu" else 0

@@ -37,6 +37,9 @@ def _mixes(function: Callable[..., Any], lists: list[Any], named: Mapping[str, A
     one_epsilon = function.__name__ == "_multi_tensor_adafactor" and named.get("eps1") is None
     if one_epsilon and len({parameter.dtype for parameter in lists[0]}) > 1:
         return True
+    nesterov = function.__name__ == "_multi_tensor_sgd" and named.get("nesterov")
+    if nesterov and named.get("weight_decay") == 0 and not named.get("maximize"):
+        return True
     tensors = (tensor for value in lists if isinstance(value, list) for tensor in value)
     return any(isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided for tensor in tensors)
 

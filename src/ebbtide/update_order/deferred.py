@@ -13,8 +13,8 @@ state's again with the update).
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from time import sleep
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ import ebbtide._torch as _torch
 from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.optimizer_events import Call, Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
+from ebbtide.doors.foreign_views import note_small_arrays
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.gone_gradient import script_line
@@ -74,6 +75,7 @@ class Deferred(Subscriber):
 
     def install(self) -> None:
         doors.guard()
+        note_small_arrays()
         _torch.set_updater(self._update)
         subscribe(self)
 
@@ -84,7 +86,7 @@ class Deferred(Subscriber):
         for _ in range(_POLLS):  # other threads may be noting updates, which are carried out with the rest
             if not self._noting - {threading.get_ident()}:
                 break
-            time.sleep(_POLL_S)
+            sleep(_POLL_S)
         try:
             _torch.carry_out_all()
             if _torch.gave_up():
@@ -214,7 +216,7 @@ class Deferred(Subscriber):
 
     # ---- an update ------------------------------------------------------------------------------------------------
 
-    def _update(self, number: int) -> type[BaseException] | None:
+    def _update(self, number: int) -> BaseException | None:
         """Make an update for native code. It returns what to raise where somebody looked: it cannot raise itself."""
         self._check_step()
         with signals_later(), self._one_at_a_time, uncollected():
@@ -230,7 +232,7 @@ class Deferred(Subscriber):
                 _torch.carried_out(number)
             return None
 
-    def _break(self, update: NotedUpdate, error: BaseException) -> type[BaseException]:
+    def _break(self, update: NotedUpdate, error: BaseException) -> BaseException:
         """End training for good, even where the script catches the error: the next step or backward pass raises it
         again."""
         what = error.what if isinstance(error, OrderError) else f"{update.name} raised {type(error).__name__}: {error}"
@@ -238,8 +240,8 @@ class Deferred(Subscriber):
             self._broken = f"{script_line()}: {what}"
             self._tell(f"an error, and training cannot go on: {self._broken}", self._warn)
         if not isinstance(error, Exception):  # SystemExit, say, from a signal's handler
-            return type(error)
-        return OrderError.type_for(self._broken, deferred=True)
+            return error
+        return OrderError(self._broken, deferred=True)
 
     def _check(self) -> None:
         if not self._broken and _torch.gave_up():

@@ -7,6 +7,7 @@ the bits of one step over all parameters only where these are independent of eac
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 from torch import distributed
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 import ebbtide._torch as _torch
 from ebbtide.ir.run_report import KINDS
@@ -42,7 +42,7 @@ class EarlyUpdates:
     """
 
     def __init__(
-        self, optimizer: Optimizer, gone: Callable[[], None], reached: Callable[[int], type[BaseException] | None]
+        self, optimizer: Optimizer, gone: Callable[[], None], reached: Callable[[int], BaseException | None]
     ) -> None:
         self._reference = weakref.ref(optimizer, lambda _: gone())
         self._reached = reached
@@ -56,7 +56,7 @@ class EarlyUpdates:
         self._completed: dict[int, object] = {}  # by parameter: its gradient's memory and version
         self._held: set[int] = set()  # parameters that had a gradient before the backward pass
         self._groups: dict[int, dict[str, Any]] = {}  # by parameter: its group's settings as the pass began
-        self._handles: dict[int, RemovableHandle] = {}
+        self._hooks: dict[int, Any] = {}  # by parameter: PyTorch's table of those for its complete gradient
         self._settings: list[Mapping[str, object]] = []
         self._states: dict[int, object] = {}  # by parameter: its state after an early update, else before step
         self._stand_ins: dict[int, torch.Tensor] = {}  # by parameter: what stands for its gradient
@@ -74,8 +74,9 @@ class EarlyUpdates:
 
     def state(self) -> Iterator[torch.Tensor]:
         if (optimizer := self.optimizer) is not None:
-            for state in optimizer.state.values():
-                if isinstance(state, dict):  # else the script's own optimizer keeps something there
+            states: object = optimizer.state  # an optimizer of the script's own may keep anything there
+            for state in states.values() if isinstance(states, dict) else ():
+                if isinstance(state, dict):
                     yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def has(self, parameter: torch.Tensor) -> bool:
@@ -83,16 +84,21 @@ class EarlyUpdates:
         return id(parameter) in self._groups
 
     def attach(self, hook: Callable[[torch.Tensor], None]) -> None:
-        """Register ``hook`` for complete gradients. Parameters may be added and thawed at any time."""
+        """Have ``hook`` called for complete gradients. Parameters may be added and thawed at any time.
+
+        PyTorch would number it, as it numbers all hooks, and a pickled net has the numbers of its own."""
         for parameter in self.parameters():
-            if parameter.requires_grad and id(parameter) not in self._handles:
-                register: Any = parameter.register_post_accumulate_grad_hook
-                self._handles[id(parameter)] = register(hook)
+            if parameter.requires_grad and id(parameter) not in self._hooks:
+                of_gradient: Any = parameter
+                if of_gradient._post_accumulate_grad_hooks is None:
+                    of_gradient._post_accumulate_grad_hooks = OrderedDict()
+                table = self._hooks[id(parameter)] = of_gradient._post_accumulate_grad_hooks
+                table[self] = hook
 
     def detach(self) -> None:
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles.clear()
+        for table in self._hooks.values():
+            table.pop(self, None)
+        self._hooks.clear()
 
     def begin(self) -> None:
         """Prepare for a backward pass."""
@@ -125,9 +131,14 @@ class EarlyUpdates:
             return "processes exchange gradients after they are complete"
         for parameter in self.parameters():
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-            if len(hooks) > (id(parameter) in self._handles):
+            if len(hooks) > (id(parameter) in self._hooks):
                 return "a hook of the script's waits for its gradients"
         return ""
+
+    def changes_gradients(self) -> str:
+        """Say what the optimizer, set as it is before a pass, does to gradients that may lie in memory of others."""
+        scale = getattr(self.optimizer, "grad_scale", None)
+        return "its grad_scale is set, and step divides gradients by it in place" if scale is not None else ""
 
     def completed(self, parameter: torch.Tensor) -> str:
         """Say why the parameter's complete gradient may not be used at once."""

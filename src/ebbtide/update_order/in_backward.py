@@ -25,6 +25,7 @@ from ebbtide.capture.iterations import is_compiled, steps_on_stack
 from ebbtide.capture.objects import instances
 from ebbtide.capture.optimizer_events import Place, Subscriber, subscribe, unsubscribe
 from ebbtide.doors import tensors as doors
+from ebbtide.doors.foreign_views import note_small_arrays
 from ebbtide.errors import OrderError
 from ebbtide.ir.run_report import LEFT
 from ebbtide.update_order.early_updates import EarlyUpdates
@@ -60,6 +61,7 @@ class InBackward(Subscriber):
             if hasattr(found, "param_groups"):
                 self.built(found)
         doors.guard()
+        note_small_arrays()
         subscribe(self)
         listeners.append(self._used)
 
@@ -128,6 +130,7 @@ class InBackward(Subscriber):
                 continue
             shared = any(owners[id(parameter)] > 1 for parameter in order.parameters())
             reason = "another optimizer has the same parameters" if shared else order.forbidden() or compiled
+            reason = reason or order.changes_gradients()
             if any(id(parameter) in overlapping for parameter in order.parameters()):
                 reason = "parameters share memory"
             if state_is_shared:
@@ -207,7 +210,7 @@ class InBackward(Subscriber):
 
     # ---- up to the script's step ----------------------------------------------------------------------------------
 
-    def _reached(self, number: int) -> type[BaseException] | None:
+    def _reached(self, number: int) -> BaseException | None:
         """Hear that somebody is about to use what is due. Return what is to be raised there."""
         order = next((order for order in self._orders() if order.number == number), None)
         is_due = order is not None and order.due and not order.left
@@ -218,10 +221,10 @@ class InBackward(Subscriber):
             if order.stepping_on == threading.get_ident() and steps_on_stack():  # step itself
                 return None
             self._break(f"{script_line()} uses what was updated in the backward pass, and step raised an error")
-            return OrderError.type_for(self._broken)
+            return OrderError(self._broken)
         if is_due:
             self._break(f"{script_line()} uses a parameter or state before step")
-            return OrderError.type_for(self._broken)
+            return OrderError(self._broken)
         if number not in self._without_step:
             return None
         if number not in self._collected:
@@ -232,7 +235,7 @@ class InBackward(Subscriber):
         what = f"{script_line()} uses what was updated in the backward pass for a step that was not made"
         if not self._has_ended:
             self._break(what)
-        return OrderError.type_for(what)
+        return OrderError(what)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         order = self._known.get(id(optimizer))

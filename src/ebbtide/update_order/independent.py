@@ -131,7 +131,7 @@ def why_not_independent(optimizer: Optimizer) -> str:
 def mixes(optimizer: Optimizer) -> str:
     """Say what one of ``INDEPENDENT`` takes from other parameters of a group, or ""."""
     for group in optimizer.param_groups:
-        parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
+        parameters = [each for each in group["params"] if each.requires_grad or each.grad is not None]
         one_epsilon = type(optimizer) is optim.Adafactor and group["eps"][0] is None
         if one_epsilon and len({parameter.dtype for parameter in parameters}) > 1:
             return "Adafactor takes epsilon from a group's first parameter, and the parameters have several types"
