@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <vector>
 
 #include "types.hpp"
 
@@ -227,6 +229,28 @@ std::int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+bool is_written(const void* file, std::size_t nbytes) {
+  constexpr std::uint64_t kPresent = std::uint64_t{1} << 63, kSwapped = std::uint64_t{1} << 62, kOfFile = std::uint64_t{1} << 61;
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(file) / page;
+  const auto last = (reinterpret_cast<std::uintptr_t>(file) + nbytes + page - 1) / page;
+  int pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pages < 0) return true;
+  std::vector<std::uint64_t> found(8192);
+  bool written = false;
+  for (std::uintptr_t at = first; at < last && !written;) {
+    std::size_t wanted = std::min<std::size_t>(found.size(), last - at) * sizeof found[0];
+    ssize_t got = pread(pages, found.data(), wanted, static_cast<off_t>(at * sizeof found[0]));
+    const std::size_t count = got > 0 ? static_cast<std::size_t>(got) / sizeof found[0] : 0;
+    written = count == 0 || std::any_of(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count), [](std::uint64_t one) {
+                return (one & kSwapped) != 0 || ((one & kPresent) != 0 && (one & kOfFile) == 0);
+              });
+    at += count;
+  }
+  close(pages);
+  return written;
 }
 
 bool is_in_memory(const void* page) {

@@ -80,6 +80,8 @@ void block_signals();                 // for a thread of ours: the script's hand
 void block_sent_signals();            // the same, for one that may fault
 std::int64_t now_ns();                // CLOCK_MONOTONIC
 bool is_in_memory(const void* page);  // private memory: whether this page has been filled
+bool is_written(const void* file,
+                std::size_t nbytes);  // mapped privately: whether a page is this process's own; true where nobody can tell
 std::size_t memory_areas();       // of this process, from /proc/self/maps; 0 if it cannot be read
 std::size_t most_memory_areas();  // vm.max_map_count; the kernel's default if it cannot be read
 struct ProcessMemory {

@@ -23,6 +23,7 @@ c10::DeleterFnPtr slice_deleter = nullptr;
 constexpr const char* kUnknown =
     "its memory is held by something that neither PyTorch nor Python lists (a NumPy array, DLPack, a library, a function's argument)";
 constexpr const char* kOverlap = "another storage lies in the same memory";
+constexpr const char* kMapped = "a file that is mapped and only read: its pages are the kernel's page cache";
 constexpr const char* kWhole = "the storage that it is a slice of is held by something else too";
 
 struct Tensor {
@@ -109,7 +110,11 @@ class Census {
     if (storage.overlapped) return kOverlap;
     if (references(storage.impl) != storage.explained) return kUnknown;
     bool known = std::ranges::all_of(storage.tensors, [this](std::size_t tensor) { return is_explained(tensors_[tensor]); });
-    return known ? "" : kUnknown;
+    if (!known) return kUnknown;
+    return is_mapped(*storage.impl) && !is_of_parameter(storage) &&
+                   !is_written(data_of(*storage.impl).get(), storage.impl->nbytes())
+               ? kMapped
+               : "";
   }
 
   c10::StorageImpl* storage(std::size_t number) { return storages_[number].impl; }
@@ -185,6 +190,18 @@ class Census {
       if (range.begin < reached.end) storages_[range.storage].overlapped = storages_[reached.storage].overlapped = true;
       if (range.end > reached.end) reached = range;
     }
+  }
+
+  static bool is_mapped(c10::StorageImpl& storage) {
+    c10::StorageImpl* whole = whole_of(data_of(storage));
+    return at::MapAllocator::fromDataPtr(data_of(whole == nullptr ? storage : *whole)) != nullptr;
+  }
+
+  bool is_of_parameter(const Storage& storage) {
+    return std::ranges::any_of(storage.tensors, [this](std::size_t tensor) {
+      PyObject* wrapper = wrapper_of(tensors_[tensor].impl);
+      return wrapper != nullptr && PyType_IsSubtype(Py_TYPE(wrapper), reinterpret_cast<PyTypeObject*>(ParameterClass)) != 0;
+    });
   }
 
   // "" when `data` lies in memory that its storage, or the whole that this is a slice of, made for itself.

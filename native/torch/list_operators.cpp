@@ -14,6 +14,7 @@
 #include "operator_rules.hpp"
 #include "recipes.hpp"
 #include "recorder.hpp"
+#include "repeatable.hpp"
 #include "silence.hpp"
 
 namespace ebbtide {
@@ -129,6 +130,7 @@ void install_list_operators(c10::DispatchKey key) {
     auto op = dispatcher.findSchema(name);
     if (!op.has_value() || !op->hasComputedKernelForDispatchKey(key) || !op->schema().returns().empty()) continue;
     if (!starts_with_any(name.name, {"aten::_fused_ada", "aten::_fused_sgd"})) continue;
+    if (key == c10::DispatchKey::CPU && !has_known_kernels(*op)) continue;  // it is the script's, and is called as it is
     originals().emplace(name, op->getComputedKernelForDispatchKey(key));
     std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&by_groups>());

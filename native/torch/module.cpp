@@ -269,9 +269,14 @@ at::Tensor read_record(caffe2::serialize::PyTorchStreamReader& reader, const std
   next_is_untouched = true;
   at::DataPtr data = c10::GetAllocator(c10::DeviceType::CPU)->allocate(nbytes);
   std::vector<char> chunk(std::size_t{1} << 20);
-  std::size_t read = reader.getRecord(name, data.get(), nbytes, chunk.size(), chunk.data(),
-                                      [](void* to, const void* from, std::size_t n) { std::memcpy(to, from, n); });
-  if (read != nbytes) throw std::runtime_error("a record of a file has another size than the file says");
+  char* end = static_cast<char*>(data.get()) + nbytes;  // of a view with larger elements, which leaves out some bytes
+  auto copy = [end](void* to, const void* from, std::size_t n) {
+    auto* at = static_cast<char*>(to);
+    if (at < end) std::memcpy(at, from, std::min(n, static_cast<std::size_t>(end - at)));
+  };
+  std::size_t recorded = reader.getRecordSize(name);
+  if (recorded < nbytes || reader.getRecord(name, data.get(), recorded, chunk.size(), chunk.data(), copy) != recorded)
+    throw std::runtime_error("a record of a file has another size than the file says");
   // It is as PyTorch makes it: of no sizes, and not to be resized.
   c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
   return at::detail::make_tensor<at::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),

@@ -16,6 +16,8 @@ namespace ebbtide {
 
 namespace {
 
+constexpr int kMostFrames = 2000;  // a script that calls itself deeper than that gets a shorter path
+
 using Names = std::vector<py::object>;                    // strings: the way from a module to one of its parts
 using Parts = std::unordered_map<PyObject*, Names>;       // of one module, by address
 using Known = std::unordered_map<PyObject*, Parts>;       // by that module's
@@ -155,7 +157,7 @@ std::string module_here() {
   const Calls& known = calls();
   py::object innermost, outermost;
   auto frame = stolen(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame) {
+  for (int seen = 0; frame && seen < kMostFrames; ++seen) {
     auto* here = reinterpret_cast<PyFrameObject*>(frame.ptr());
     auto code = stolen(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     if (code.is(known.of_backward)) break;

@@ -57,13 +57,17 @@ void for_each_part(const at::Tensor& tensor, const Visit& visit) {
   }
 }
 
-// Those of an argument: a tensor, a list of them, or something else.
+// Those of an argument: a tensor, a list, a tuple or a dict of them, or something else.
 template <typename Visit>
 void for_each_part(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     for_each_part(value.toTensor(), visit);
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) for_each_part(element, visit);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_part(element, visit);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) for_each_part(entry.value(), visit);
   }
 }
 
@@ -72,7 +76,8 @@ void for_each_part(const c10::IValue& value, const Visit& visit) {
 inline ByteRange bytes_of(const at::Tensor& tensor, std::uint64_t storage_bytes) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const ByteRange all{0, storage_bytes};
-  if (storage_bytes < least_in_pieces.load(std::memory_order_relaxed) || impl.has_symbolic_sizes_strides() || tensor.is_nested())
+  if (storage_bytes < least_in_pieces.load(std::memory_order_relaxed) || impl.has_symbolic_sizes_strides() ||
+      tensor.is_nested() || impl.is_python_dispatch())
     return all;
   if (tensor.layout() != c10::kStrided) return all;
   if (tensor.numel() == 0) return {0, 0};

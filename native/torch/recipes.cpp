@@ -38,9 +38,10 @@ std::atomic<bool> wants_all = false;
 
 bool is_plain(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.is_python_dispatch()) return false;  // its class may say itself what its device is, and is not asked
   c10::DispatchKey own = c10::computeDispatchKey(std::nullopt, std::nullopt, impl.device());
   return impl.has_storage() && impl.key_set() - kAbove - c10::autocast_dispatch_keyset == c10::DispatchKeySet(own) &&
-         !impl.has_symbolic_sizes_strides() && !impl.is_python_dispatch();
+         !impl.has_symbolic_sizes_strides();
 }
 
 // What nobody watches is small, and copied. On an accelerator the host's memory may be written to by a stream: not what is read when

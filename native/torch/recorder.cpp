@@ -48,6 +48,7 @@ namespace {
 // The use that an operator makes of each argument; none where it touches no bytes itself.
 struct Treatment {
   bool passed_over = false;
+  bool composed = false;  // passed over, and others that it calls are seen
   bool makes_empty = false;
   bool looks_at_bytes = true;
   bool repeatable = false;           // its result depends on its arguments alone
@@ -90,6 +91,7 @@ Treatment treatment_of(const at::RecordFunction& function) {
   auto op = c10::Dispatcher::singleton().findSchema({function.name(), function.overload_name()});
   if (!op.has_value()) return {.passed_over = true, .version = version, .uses = {}, .op = {}};  // a label, not an operator
   Treatment treatment{.passed_over = passes_over(function.name(), *op), .version = version, .uses = {}, .op = {}};
+  treatment.composed = treatment.passed_over && !touches_nothing(op->schema());
   treatment.makes_empty = makes_empty(function.name());
   treatment.looks_at_bytes = the_device_memory() != nullptr || !gives_storage(function.name());
   treatment.work = goes_in_order(*op) ? Work::InOrder : Work::Itself;
@@ -181,8 +183,10 @@ class Description {
     }
   }
 
+  // A class of the script's may say itself what sizes and layout are. It is not asked.
   void tensor(const at::Tensor& t) {
-    if (t.is_nested() || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    const c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+    if (t.is_nested() || impl.is_python_dispatch() || impl.has_symbolic_sizes_strides()) {
       text_ += "{\"other\":\"NestedTensor\"}";
       return;
     }
@@ -235,20 +239,36 @@ const Treatment& known_treatment(const at::RecordFunction& function) {
   return treatment;
 }
 
-struct Entered : at::ObserverContext {
-  std::unique_ptr<KeptCall> call;
-  std::uint32_t module_before = 0;
-  bool in_module = false;
-  bool in_collective = false;
-  bool makes_empty = false;
-};
-
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE, script_callback = at::INVALID_CALLBACK_HANDLE;
 thread_local bool in_optimizer = false;
 thread_local int optimizer_task = -1;  // the backward pass that the optimizer was entered in: an update made there, or none
 
-// The number of operators that the calling thread is in.
-thread_local int depth = 0;
+// The number of operators that the calling thread is in; and of those whose module is known.
+thread_local int depth = 0, named = 0;
+
+// What an operator has entered. It is left as the operator ends, and where begin() fails.
+struct Entered : at::ObserverContext {
+  ~Entered() override { leave(); }
+  void leave() {
+    if (std::exchange(in_watch, false)) {
+      --depth;
+      call = nullptr;  // keeps its recipes while nobody else can move what it made
+      the_watch()->exit();
+    }
+    if (std::exchange(in_collective, false)) exit_collective();
+    if (std::exchange(in_module, false)) {
+      --named;
+      the_watch()->tape().enter_module(module_before);
+    }
+  }
+
+  std::unique_ptr<KeptCall> call;
+  std::uint32_t module_before = 0;
+  bool in_watch = false;
+  bool in_module = false;
+  bool in_collective = false;
+  bool makes_empty = false;
+};
 
 // No recipe is made in one. On an accelerator it would hold gradients, and autograd adds to a gradient in place where nobody else
 // holds its storage; a sum elsewhere has the same values, but may have other strides, and kernels go by these.
@@ -257,14 +277,22 @@ bool in_backward_pass() { return torch::autograd::get_current_graph_task_id() !=
 // The module that calls an operator; in the backward pass, the one that made the node which does. 0: none is known. Within an
 // operator no module is called. A node that runs a forward pass anew (checkpointing) builds a graph in it.
 std::uint32_t module_of(const at::RecordFunction& function, Tape& tape) {
-  std::uint32_t module = depth > 0 ? tape.module() : 0;
-  if (depth == 0 && (!in_backward_pass() || at::GradMode::is_enabled())) {
+  std::uint32_t module = named > 0 ? tape.module() : 0;
+  if (named == 0 && (!in_backward_pass() || at::GradMode::is_enabled())) {
     const std::string path = module_here();
     module = path.empty() ? 0 : tape.module_named(path.c_str());
   }
   if (module == 0) return module_of_current_node();
   if (function.seqNr() >= 0) note_module_of_node(function.seqNr(), module);
   return module;
+}
+
+void enter_module_of(const at::RecordFunction& function, Entered& entered) {
+  Tape& tape = the_watch()->tape();
+  if (!names_modules() || !tape.records() || !tape.records_here()) return;
+  entered.module_before = tape.enter_module(module_of(function, tape));
+  entered.in_module = true;
+  ++named;
 }
 
 // A kernel's first write to a clean storage faults, so the handler has to be there: a library may have taken the signal since the
@@ -297,7 +325,9 @@ bool is_of_vectors(const at::RecordFunction& function) {
   auto inputs = function.inputs();
   if (inputs.empty() || !inputs.back().isTensor()) return false;
   const at::Tensor& numbers = inputs.back().toTensor();
-  if (!numbers.defined() || numbers.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+  if (!numbers.defined()) return false;
+  const c10::TensorImpl& impl = *numbers.unsafeGetTensorImpl();
+  if (impl.is_python_dispatch() || impl.has_symbolic_sizes_strides()) return false;
   return numbers.is_cpu() && numbers.numel() > 0 && !numbers.is_complex() && numbers.scalar_type() != at::kHalf &&
          numbers.scalar_type() != at::kBFloat16;
 }
@@ -326,7 +356,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   next_is_untouched = treatment.makes_empty;
   if (treatment.passed_over) {
     if (!treatment.repeats_within) Births::look_at_inner(false);
-    return nullptr;
+    if (!treatment.composed || !names_modules()) return nullptr;
+    auto entered = std::make_unique<Entered>();
+    enter_module_of(function, *entered);
+    return entered;
   }
   if (treatment.makes_empty && depth > 0 && the_device_memory() != nullptr) {  // what it makes is its caller's
     auto entered = std::make_unique<Entered>();
@@ -337,21 +370,18 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     unpin_waited_for();
     unpin_ended(true);
   }
+  auto entered = std::make_unique<Entered>();
   if (treatment.pins) enter_collective();
+  entered->in_collective = treatment.pins;
   // A boxed call shows its caller's whole stack: the operator's own arguments are the last ones.
   auto inputs = function.inputs();
   std::size_t of_the_caller = inputs.size() - std::min(inputs.size(), treatment.schema->size());
   inputs = inputs.slice(of_the_caller);
-  bool waited_for = treatment.async_op < inputs.size() && !inputs[treatment.async_op].toBool();
+  bool waited_for =
+      treatment.async_op < inputs.size() && inputs[treatment.async_op].isBool() && !inputs[treatment.async_op].toBool();
   bool pins = in_collective();
   Births::look_at_inner(treatment.repeats_within);
-  auto entered = std::make_unique<Entered>();
-  entered->in_collective = treatment.pins;
-  Tape& tape = watch.tape();
-  if (names_modules() && tape.records() && tape.records_here()) {
-    entered->module_before = tape.enter_module(module_of(function, tape));
-    entered->in_module = true;
-  }
+  enter_module_of(function, *entered);
   const bool keeps_recipes = !in_backward_pass();
   RecipePointer changed;
   if (any_recipes())
@@ -367,10 +397,11 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (!operands.empty()) let_faults_come();
   watch.enter(function.name(), operands, treatment.work, pass_now());
   ++depth;
+  entered->in_watch = true;
   bool makes =
       keeps_recipes && treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
   if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed), treatment.version);
-  if (tape.records() && !off_the_record) {
+  if (Tape& tape = watch.tape(); tape.records() && !off_the_record) {
     static thread_local Description description;
     tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
@@ -381,16 +412,13 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   leave_operator();
   if (context == nullptr) return;
   auto* entered = static_cast<Entered*>(context);
+  if (!entered->in_watch && !entered->makes_empty) return entered->leave();
   if (DeviceMemory* device = the_device_memory()) {
     for (const c10::IValue& output : function.outputs())
       for_each_part(output, [&](const at::Tensor& part) { device->find_result(*storage_behind(part)); });
   }
   if (entered->makes_empty) return the_device_memory()->note_births();
-  --depth;
-  entered->call = nullptr;  // keeps its recipes while nobody else can move what it made
-  the_watch()->exit();
-  if (entered->in_collective) exit_collective();
-  if (entered->in_module) the_watch()->tape().enter_module(entered->module_before);
+  entered->leave();
 }
 
 // TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.

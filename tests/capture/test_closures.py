@@ -57,6 +57,34 @@ def test_a_closure_is_no_part_of_the_optimizer(kind: Callable[..., torch.optim.O
     assert any(kind == GRADIENT and tensor is weight.grad for kind, tensor in native.seen)
 
 
+class Asked:
+    """A closure that is an object, and wants to be called alone."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __call__(self) -> float:
+        self.weight.grad = torch.ones(4)
+        return 1.0
+
+
+def test_a_closure_is_asked_for_nothing() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    listening = (OptimizerHooks(lambda: None, lambda: None, lambda: None, Native()), BeforeUpdates(lambda: None))
+    for each in listening:
+        subscribe(each)
+    try:
+        assert optimizer.step(Asked(weight)) == 1.0  # type: ignore[call-overload]
+    finally:
+        for each in listening:
+            unsubscribe(each)
+    assert weight.tolist() == [0.5] * 4
+
+
 def test_a_closure_that_raises_leaves_the_optimizer_as_the_hooks_do() -> None:
     native = Native()
     hooks = OptimizerHooks(lambda: None, lambda: None, lambda: None, native)

@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,39 @@ def from_pretrained(folder: str, before: bool) -> tuple[Verdict, int]:
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
     del model
     return _fine_tune(lambda: GPT2LMHeadModel.from_pretrained(folder), before=before), nbytes
+
+
+def _rows_of_mapped_data(path: Path, session: Any) -> list[float]:
+    torch.manual_seed(0)
+    data = torch.from_file(str(path), size=16 << 20)  # 64 MiB
+    net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    found = []
+    for number in range(4):
+        with path.open("r+b") as file:  # who makes the data
+            file.seek(number * 4096)
+            file.write(np.full(1024, number, np.float32).tobytes())
+        with nullcontext() if session is None else session.step():
+            optimizer.zero_grad()
+            loss = net(data[number * 1024 : (number + 1) * 1024].view(1, 1024)).square().mean()
+            loss.backward()
+            optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def mapped_data() -> tuple[list[float], list[float], int, list[str]]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        with path.open("wb") as file:
+            file.truncate(64 << 20)
+        plain = _rows_of_mapped_data(path, None)
+        with path.open("wb") as file:
+            file.truncate(64 << 20)
+        with ebbtide.Session(fast="50%", policy="demand") as session:
+            ours = _rows_of_mapped_data(path, session)
+        report = session.report()
+    return plain, ours, report.adopted_bytes, [left.reason for left in report.outside]
 
 
 def load_mmap(folder: str) -> tuple[Verdict, int]:

@@ -122,6 +122,22 @@ def sparse_operands_larger_than_the_arena() -> None:
     assert counters["largest_operator_bytes"] > 2 * MIB
 
 
+def a_fused_kernel_of_the_scripts() -> list[int]:
+    """Return how many parameters each call of it gets."""
+    lengths, library = list[int](), torch.library.Library("aten", "IMPL")
+
+    def own(parameters: list[torch.Tensor], *_: object, **__: object) -> None:
+        lengths.append(len(parameters))
+
+    library.impl("_fused_sgd_", own, "CPU")
+    with ebbtide.Session(fast="50%"):
+        parameters = [torch.ones(1024, 1024, requires_grad=True) for _ in range(3)]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, fused=True)
+        sum(parameter.sum() for parameter in parameters).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    return lengths
+
+
 # ---- lists ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -336,13 +336,13 @@ class Odd(nn.Module):
 
     def __post_init__(self) -> None:
         super().__init__()
-        self.within, self.again = nn.Sequential(nn.Tanh()), Again()
+        self.within, self.again, self.cell = nn.Sequential(nn.Tanh()), Again(), nn.GRU(64, 64)
 
     def named_modules(self, *_: Any, **__: Any) -> Any:
         raise ValueError("not supported")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.within(x.relu())
+        x = self.within(x.relu()) + self.cell(x)[0].detach()
         if not hasattr(self, "added"):
             self.added = nn.Sigmoid()
         return checkpoint(self.again, ELSEWHERE(self.added(x)), use_reentrant=False)  # type: ignore[no-any-return]
@@ -360,6 +360,43 @@ def modules_of_ticks() -> dict[str, list[str]]:
         if not tick.depth:
             names.setdefault(tick.operator, []).append(tick.module)
     return names
+
+
+class Counted(Tensor):
+    """It says itself what sizes, strides and layout it has, and counts who asks."""
+
+    asked: ClassVar[list[str]] = []
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Counted":
+        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+            cls, inner.shape, dtype=inner.dtype, dispatch_sizes_strides_policy="sizes", dispatch_layout=True
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(str(func))
+        args = [each.inner if isinstance(each, Counted) else each for each in args]
+        result = func(*args, **(kwargs or {}))
+        return Counted(result) if isinstance(result, Tensor) and func is torch.ops.aten.mul.Tensor else result
+
+
+def asked_by_a_class_of_the_scripts() -> tuple[list[str], list[str]]:
+    """What it is asked in a step, plainly and where it is recorded."""
+    weight, found = torch.randn(64, 64, requires_grad=True), []
+
+    def step() -> None:
+        Counted.asked.clear()
+        (Counted(torch.ones(64, 64)) * Counted(torch.ones(64, 64))).inner.sum()
+        (weight * 2).sum().backward()
+        found.append(list(Counted.asked))
+
+    step()
+    record(step)
+    return found[0], found[-1]
 
 
 def exports_while_recorded() -> list[bool]:

@@ -24,6 +24,14 @@ def test_a_from_pretrained_fine_tune_gives_the_same_bits(before: bool, tmp_path:
     check(*child.run("cases_adoption:from_pretrained", str(tmp_path), before, env=PAGES))
 
 
+def test_a_data_set_that_is_mapped_stays_in_its_file() -> None:
+    """A step reads a few rows, and another process may write the next ones."""
+    plain, ours, adopted, reasons = child.run("cases_adoption:mapped_data")
+    assert ours == plain
+    assert adopted < 64 << 20
+    assert any("only read" in reason for reason in reasons), reasons
+
+
 def test_weights_that_torch_load_mapped_give_the_same_bits(tmp_path: Path) -> None:
     check(*child.run("cases_adoption:load_mmap", str(tmp_path), env=PAGES))
 

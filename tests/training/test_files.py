@@ -53,6 +53,10 @@ def test_a_checkpoint_is_read_into_what_leaves_meanwhile(tmp_path: Path) -> None
     assert child.run("cases_files:loads_while_memory_leaves", str(tmp_path))
 
 
+def test_records_of_odd_sizes_are_read() -> None:
+    assert child.run("cases_files:records_of_odd_sizes")
+
+
 def test_numbers_in_an_archive_are_read_into_what_leaves_meanwhile() -> None:
     env = {"EBBTIDE_ARENA": "32MiB", "EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand"}
     assert child.run("cases_files:typed_record_larger_than_the_arena", env=env) == (True, True)

@@ -29,6 +29,10 @@ def test_sparse_operands_larger_than_the_arena_go_over_budget() -> None:
     child.run("cases_operands:sparse_operands_larger_than_the_arena", env=PAGES)
 
 
+def test_a_fused_kernel_of_the_scripts_is_called_once_for_all() -> None:
+    assert child.run("cases_operands:a_fused_kernel_of_the_scripts", env=PAGES) == [3]
+
+
 @pytest.mark.parametrize("short", ["grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"])
 def test_lists_of_unequal_length_are_refused_as_plain_pytorch_refuses_them(short: str) -> None:
     child.run("cases_operands:lists_of_unequal_length", short, env=PAGES)

@@ -109,7 +109,14 @@ def test_any_module_is_named() -> None:
     assert names["aten::atan"] == ["Elsewhere"]  # called in it, and none of its parts
     assert names["aten::sin"] == [""]  # called in none
     assert names["aten::tanh_backward"] == names["aten::tanh"]
+    assert {*names["aten::sigmoid_"]} == {"Odd.cell"}  # operators that another one calls
     assert names["aten::erf"] == ["Odd.again", "Again"]  # a checkpoint runs it a second time
+
+
+def test_a_class_of_the_scripts_is_asked_no_more_than_by_pytorch() -> None:
+    plain, ours = child.run("cases_recording:asked_by_a_class_of_the_scripts")
+    assert plain
+    assert ours == plain
 
 
 def test_a_step_that_raises_is_not_counted() -> None:

@@ -7,9 +7,9 @@ made. Nothing else calls ``set_limits``. Left out: the first bounds (``bounds``)
 """
 
 import threading
-import time
 from collections.abc import Callable
 from math import inf
+from time import monotonic
 
 import ebbtide._torch as _torch
 from ebbtide.budget.bounds import TOLERANCE_PERCENT, Bounds, Need, process_too_small
@@ -73,9 +73,9 @@ class Limits:
                 self.most_process_bytes = max(self.most_process_bytes, allowed)
                 self._tell_native()
             much = abs(allowed - self._told_process_bytes) > self._told_process_bytes // _WORTH_TELLING
-            worth = much and time.monotonic() - self._told_at_s > _TELLS_EVERY_S
+            worth = much and monotonic() - self._told_at_s > _TELLS_EVERY_S
             if worth:
-                self._told_process_bytes, self._told_at_s = allowed, time.monotonic()
+                self._told_process_bytes, self._told_at_s = allowed, monotonic()
         if worth:
             self._say(f"free memory changed: the limit is now {format_bytes(allowed)}")
 

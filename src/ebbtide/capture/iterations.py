@@ -17,6 +17,8 @@ An optimizer may be given other parameters for each of several steps (DeepSpeed'
 counts as one optimizer for each group for which it keeps state. Their first parameters tell them apart. Only their
 identities are kept: ``torch.utils.swap_tensors`` refuses a tensor to which anybody else refers, even weakly.
 
+An optimizer that is gone takes its keys out at any time, on any thread. So keys are copied before a loop over them.
+
 Left out: an optimizer that steps more rarely than that. Its work belongs to whatever step it falls into. This module
 knows nothing of native code, so that whoever only looks (``ebbtide verify``) follows the same rule.
 """
@@ -58,7 +60,7 @@ class Iterations:
 
     def built(self, optimizer: Optimizer) -> None:
         """Note that it took parameters. A second call changes nothing."""
-        if not any(known == id(optimizer) for known, _ in self._known):
+        if not any(known == id(optimizer) for known, _ in [*self._known]):
             self._meet((id(optimizer), 0), True, optimizer, self._steps)
 
     def stepped(self, optimizer: Optimizer) -> bool:
@@ -83,7 +85,7 @@ class Iterations:
             self._in_use.add(key)
             self._one_by_one = False
         if self._made[key] > 1 and self._trains_one_by_one():
-            self._leave({other for other in self._awaited if 0 < self._last.get(other, 0) <= self._met[key]})
+            self._leave({other for other in [*self._awaited] if 0 < self._last.get(other, 0) <= self._met[key]})
         if self._made[key] > MOST:
             self._in_use = set(self._made)
             self._awaited.clear()
@@ -118,7 +120,7 @@ class Iterations:
 
     def _forget_groups_without_state(self, optimizer: Optimizer, stepped: _Key) -> None:
         """Forget its other groups that it keeps nothing of. They may be gone."""
-        others = [key for key in self._known if key[0] == id(optimizer) and key != stepped]
+        others = [key for key in [*self._known] if key[0] == id(optimizer) and key != stepped]
         kept = {*map(id, optimizer.state)} if others else set()
         for key in others:
             if key[1] not in kept:

@@ -4,7 +4,6 @@
 program's step ends.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,9 +80,9 @@ class OptimizerHooks(Subscriber):
         return _with_closure(optimizer, args, kwargs, lambda closure: self._apart(optimizer, closure))
 
     def _apart(self, optimizer: Optimizer, closure: Callable[..., object]) -> Callable[..., object]:
-        """Wrap a closure, which makes the gradients. Its passes are no part of the optimizer."""
+        """Wrap a closure, which makes the gradients. Its passes are no part of the optimizer. PyTorch's own steps only
+        call it, and an object of the script's may not like to be asked for a name."""
 
-        @functools.wraps(closure)
         def computing(*args: object, **kwargs: object) -> object:
             self._native.enter_optimizer(False)
             result = closure(*args, **kwargs)  # where it raises, the optimizer's step ends
@@ -146,7 +145,6 @@ class BeforeUpdates(Subscriber):
     def _followed_by_a_look(self, closure: Callable[..., object]) -> Callable[..., object]:
         is_first = True
 
-        @functools.wraps(closure)
         def computing(*args: object, **kwargs: object) -> object:
             nonlocal is_first
             result = closure(*args, **kwargs)

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -103,10 +103,10 @@ def estimate_script(
         begin("calling the step's operators")
         keep_freed_memory()
         free_bytes = usable_bytes(free_memory())
-        began_s, waited_before_s = time.monotonic(), waited_s()
+        began_s, waited_before_s = monotonic(), waited_s()
         called = with_called_times(trace, machine.compute.operator_ns, seconds, free_bytes // _OPERANDS_PART)
         cpus = len(os.sched_getaffinity(0))
-        waited_share = (waited_s() - waited_before_s) / (time.monotonic() - began_s) / cpus
+        waited_share = (waited_s() - waited_before_s) / (monotonic() - began_s) / cpus
         trace, kernel_bytes, share = called.trace, called.kernel_bytes, called.share
     made = estimate(trace, machine, Rest(script_bytes, kernel_bytes), begin, small_cost)
     return Estimated(made, machine, share, free_bytes, waited_share)

@@ -5,9 +5,9 @@ next step, and the wait has cost no more than a step without a plan may cost. Th
 for both, or where that is asked for, training stands still until the plan is there.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 
 from ebbtide.ir.recording import Recording
 from ebbtide.planning.followed_steps import FollowedSteps
@@ -31,7 +31,7 @@ class PendingPlan:
     needed_bytes: int
     keep: bool
     replaces: int | None
-    since_ns: int = field(default_factory=time.perf_counter_ns)
+    since_ns: int = field(default_factory=perf_counter_ns)
 
     @staticmethod
     def of(
@@ -66,7 +66,7 @@ class PendingPlan:
     def stop(self) -> str:
         """Stop it and say in words what became of it."""
         self.asked.stop()
-        so_far = format_time(seconds(time.perf_counter_ns() - self.since_ns))
+        so_far = format_time(seconds(perf_counter_ns() - self.since_ns))
         return (
             f"the run ended while its plan was being made ({so_far} so far); "
             f"{flag('wait-for-plan')} (or EBBTIDE_WAIT_FOR_PLAN=1) waits for it"

@@ -14,9 +14,9 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, suppress
 from pathlib import Path
+from time import monotonic, perf_counter_ns, sleep
 
 import numpy as np
 
@@ -95,10 +95,10 @@ class PlanningProcess:
         self._thread.join()
 
     def _carry_out(self, question: AnonymousFile, needed: int) -> None:
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         try:
             answer = self._asked(question, needed)
-            self._outcome = with_seconds(answer, seconds(time.perf_counter_ns() - began))
+            self._outcome = with_seconds(answer, seconds(perf_counter_ns() - began))
         except Exception as error:
             self._outcome = error
         finally:
@@ -145,14 +145,14 @@ class PlanningProcess:
 
 
 def _wait_for_room(needed: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = monotonic() + _PATIENCE_S
     while (counters := _torch.counters())["arena_limit_bytes"] < counters["reserved_bytes"]:
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             held, left = (format_bytes(counters[name]) for name in ("reserved_bytes", "arena_limit_bytes"))
             raise EbbtideError(
                 f"planning takes about {needed // MIB} MiB, and tensors hold {held} where that leaves them {left}"
             )
-        time.sleep(_POLL_S)
+        sleep(_POLL_S)
 
 
 def _read(said: bytes) -> Answer | EbbtideError | None:

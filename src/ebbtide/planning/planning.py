@@ -13,10 +13,10 @@ storages are gone than are left (another model). If there are as many as there m
 takes the place of the one that no step has followed for longest.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import perf_counter_ns
 
 import ebbtide._torch as _torch
 from ebbtide.capture.flops import count_flops
@@ -190,10 +190,10 @@ class Planning:
         """Say what goes on, for the progress thread."""
         pending, since_ns = self._pending, self._waits_since_ns
         if since_ns is not None:
-            return Activity(seconds(time.perf_counter_ns() - since_ns), beside=False)
+            return Activity(seconds(perf_counter_ns() - since_ns), beside=False)
         if pending is None:
             return None
-        so_far_s = seconds(time.perf_counter_ns() - pending.since_ns)
+        so_far_s = seconds(perf_counter_ns() - pending.since_ns)
         return Activity(so_far_s, beside=True, anew=pending.replaces is not None)
 
     def takes_bytes(self) -> int:
@@ -311,7 +311,7 @@ class Planning:
             self._drop(min(self._plans, key=lambda number: self._plans[number].steps.last))
         self._shapes[like] = True
         steps = FollowedSteps(recording, looks=not self._wanted.fixed)
-        self._waits_since_ns = time.perf_counter_ns()
+        self._waits_since_ns = perf_counter_ns()
         answer = self._ask(self._job(recording, budget_bytes))
         self._pending = PendingPlan.of(recording, answer, like, steps, self._steps, keep=self._first is None)
 
@@ -362,7 +362,7 @@ class Planning:
 
     def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
         followed = self.followed
-        self._waits_since_ns = time.perf_counter_ns()
+        self._waits_since_ns = perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes, known))
         self._pending = PendingPlan.of(
             recording, asked, planned.like, planned.steps, self._steps, followed == self._first, followed
@@ -415,6 +415,8 @@ class Planning:
         try:
             self._wanted.save(answer.trace, answer.plan)
         except OSError as error:
+            if came_from_a_handler(error):
+                raise
             self._warn(missed := f"the trace or the plan could not be saved: {error}")
             self._miss(missed)
         note_lines(False)  # only the first plan is saved

@@ -8,11 +8,11 @@ Left out: caches, which are warmer here than within a step, and what a script do
 """
 
 import ctypes
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import monotonic, perf_counter, perf_counter_ns
 
 import numpy as np
 import torch
@@ -46,11 +46,11 @@ def with_called_times(trace: Trace, operator_ns: int, seconds: float, most_bytes
 
     No call counts as shorter than ``operator_ns``.
     """
-    deadline, caller = time.monotonic() + seconds, _Caller(most_bytes, seconds * _RUN_SHARE)
+    deadline, caller = monotonic() + seconds, _Caller(most_bytes, seconds * _RUN_SHARE)
     measured: dict[tuple[str, str], tuple[int, int]] = {}
     with torch.no_grad():
         for operator, arguments in _by_time(trace):
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 break
             with suppress(NotRepeatableError):
                 took_ns, worked_in = caller.call(operator, arguments)
@@ -103,11 +103,11 @@ class _Caller:
             buffers = call.filled()
             bound, samples = call.bound(buffers), list[int]()
             worked_in = self._watch(bound, buffers)
-            end = time.perf_counter() + self._seconds
-            while not samples or (len(samples) < _RUNS and time.perf_counter() < end):
-                began = time.perf_counter_ns()
+            end = perf_counter() + self._seconds
+            while not samples or (len(samples) < _RUNS and perf_counter() < end):
+                began = perf_counter_ns()
                 result = bound()
-                samples.append(time.perf_counter_ns() - began)
+                samples.append(perf_counter_ns() - began)
                 del result
         except Exception as error:  # torch raises many kinds for arguments that do not suit an operator
             raise NotRepeatableError("it cannot be called again from its arguments") from error

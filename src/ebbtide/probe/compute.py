@@ -4,9 +4,9 @@ Threads are PyTorch's own, as many as a script gets that sets none. The slowest 
 thousand a side, so the side grows only while there is time.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from time import perf_counter
 
 import torch
 
@@ -47,14 +47,14 @@ def render_compute(compute: Compute) -> str:
 
 def _flops_per_s(dtype: torch.dtype, seconds: float) -> int:
     """Return the best rate of any side. A larger side is tried if the last one's rate lets three products fit."""
-    deadline = time.perf_counter() + seconds
+    deadline = perf_counter() + seconds
     best = 0.0
     for side in _SIDES:
-        if best and 3 * 2 * side**3 / best > deadline - time.perf_counter():
+        if best and 3 * 2 * side**3 / best > deadline - perf_counter():
             break
         left, right = torch.full((2, side, side), 0.5).to(dtype)
         product = left @ right  # also starts threads, and makes the kernel
-        share = (deadline - time.perf_counter()) / 2
+        share = (deadline - perf_counter()) / 2
 
         def call(left: torch.Tensor = left, right: torch.Tensor = right, product: torch.Tensor = product) -> None:
             torch.mm(left, right, out=product)
@@ -80,9 +80,9 @@ def _operator_ns(seconds: float) -> int:
 
 def _best_s(call: Callable[[], object], seconds: float) -> float:
     """Return the shortest time of a call, over ``seconds`` and at least twice: others may disturb, and none helps."""
-    best, end, calls = float("inf"), time.perf_counter() + seconds, 0
-    while calls < 2 or time.perf_counter() < end:
-        began = time.perf_counter()
+    best, end, calls = float("inf"), perf_counter() + seconds, 0
+    while calls < 2 or perf_counter() < end:
+        began = perf_counter()
         call()
-        best, calls = min(best, time.perf_counter() - began), calls + 1
+        best, calls = min(best, perf_counter() - began), calls + 1
     return best

@@ -1,9 +1,9 @@
 """The machine of a session on a device: its memory, pinned host memory, a file, and the ways between, measured."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter_ns
 
 import torch
 
@@ -81,10 +81,10 @@ def _copy_ns(device: torch.device, to: torch.Tensor, of: torch.Tensor) -> int:
     taken = []
     for _ in range(_TIMES):
         _synchronize(device)
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         to.copy_(of, non_blocking=True)
         _synchronize(device)
-        taken.append(time.perf_counter_ns() - began)
+        taken.append(perf_counter_ns() - began)
     return min(taken)
 
 

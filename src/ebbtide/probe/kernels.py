@@ -4,9 +4,9 @@ Both are NumPy's, so nothing waits for torch to load. Its BLAS uses as many thre
 """
 
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
 from typing import Protocol
 
 import numpy as np
@@ -26,11 +26,11 @@ class Kernel(Protocol):
 def _repeat(work: Callable[[], object], seconds: float) -> float:
     """Return how often a second ``work`` was done, over ``seconds`` and at least once."""
     times = 0
-    begin = now = time.perf_counter_ns()
+    begin = now = perf_counter_ns()
     while times == 0 or now < begin + seconds * 1e9:
         work()
         times += 1
-        now = time.perf_counter_ns()
+        now = perf_counter_ns()
     return times * 1e9 / (now - begin)
 
 

@@ -8,10 +8,10 @@ right after the other: a kernel alone, and beside a busy link.
 import os
 import platform
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from ebbtide.errors import SpillError
 from ebbtide.host.kernel_files import text_of
@@ -57,7 +57,7 @@ def measure(
 
     ``begin`` is told of each part before it begins.
     """
-    started = time.monotonic()
+    started = monotonic()
     load = os.getloadavg()[0]
     directories = checked_spill_directories(asked)
     free_bytes = usable_bytes(directories)
@@ -85,7 +85,7 @@ def measure(
         directory=" and ".join(map(_directory_in_words, directories)),
         notes=_notes(bench, effort, file_bytes, load),
         disturbed=_disturbing(load),
-        took_s=time.monotonic() - started,
+        took_s=monotonic() - started,
         file_bytes=bench.nbytes,
         memory_capacity_bytes=limit.nbytes,
         file_capacity_bytes=free_bytes,

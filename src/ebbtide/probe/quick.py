@@ -5,11 +5,11 @@ What computes is measured only for those who ask for it, and joins the same file
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import time as now_s
 
 from ebbtide.errors import FileFormatError
 from ebbtide.host.process import memory_limit
@@ -85,7 +85,7 @@ def _read(path: Path) -> Machine | None:
     """Read the cache. Returns None for a file that is missing, too old (or from the future), damaged or not of a
     probe."""
     try:
-        age_s = time.time() - path.stat().st_mtime
+        age_s = now_s() - path.stat().st_mtime
         machine = Machine.from_toml(path.read_text())
     except (OSError, UnicodeDecodeError, FileFormatError):
         return None
@@ -96,7 +96,7 @@ def _read(path: Path) -> Machine | None:
 def _add(path: Path, text: str) -> None:
     """Replace the cache by one that says more and lives no longer."""
     with suppress(OSError):
-        age_s = time.time() - path.stat().st_mtime
+        age_s = now_s() - path.stat().st_mtime
         _write(path, text, round(MOST_AGE_S - age_s))
 
 
@@ -105,8 +105,8 @@ def _write(path: Path, text: str, good_for_s: int) -> None:
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode())
-        written = time.time() - (MOST_AGE_S - good_for_s)  # a file with a short life starts with an age
+        written = now_s() - (MOST_AGE_S - good_for_s)  # a file with a short life starts with an age
         os.utime(path, (written, written))
         for other in path.parent.glob("machine-*.toml"):
-            if other.stat().st_mtime < time.time() - MOST_AGE_S:
+            if other.stat().st_mtime < now_s() - MOST_AGE_S:
                 other.unlink()

@@ -12,12 +12,12 @@ import errno
 import math
 import os
 import random
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from time import monotonic, perf_counter_ns
 
 import numpy as np
 
@@ -81,22 +81,22 @@ class SpillBench:
         Callers MUST do this before anything else: the file ends where the writing did.
         """
         part_bytes = max(self.nbytes // 16 // CHUNK_BYTES, 1) * CHUNK_BYTES
-        stop = time.monotonic() + limit_s
+        stop = monotonic() + limit_s
         speeds: list[float] = []
         start = 0
-        while start < self.nbytes and (not speeds or time.monotonic() < stop):
+        while start < self.nbytes and (not speeds or monotonic() < stop):
             end = min(start + part_bytes, self.nbytes)
             chunks = iter(range(start, end, CHUNK_BYTES))  # shared by the threads
-            begin = time.perf_counter_ns()
+            begin = perf_counter_ns()
             self._wait([self._pool.submit(self._write_all, pages, chunks) for pages in self._memory])
-            speeds.append((end - start) * 1e9 / (time.perf_counter_ns() - begin))
+            speeds.append((end - start) * 1e9 / (perf_counter_ns() - begin))
             start = end
         self.nbytes = start
         return speeds
 
     def speed(self, direction: Direction, seconds: float) -> float:
         """Return bytes/s over about ``seconds``, and at least one chunk a thread."""
-        until = _Until(time.perf_counter_ns() + seconds * 1e9)
+        until = _Until(perf_counter_ns() + seconds * 1e9)
         return self._wait(self._begin(direction, until))
 
     @contextmanager
@@ -116,12 +116,12 @@ class SpillBench:
         choose = random.Random(0)
         page = self._memory[0].data[:PAGE_BYTES]
         times: list[float] = []
-        stop = time.perf_counter_ns() + seconds * 1e9
-        while len(times) < at_least or time.perf_counter_ns() < stop:
+        stop = perf_counter_ns() + seconds * 1e9
+        while len(times) < at_least or perf_counter_ns() < stop:
             place = choose.randrange(self.nbytes // PAGE_BYTES) * PAGE_BYTES
-            begin = time.perf_counter_ns()
+            begin = perf_counter_ns()
             self._transfer(out, page, place)
-            times.append(time.perf_counter_ns() - begin)
+            times.append(perf_counter_ns() - begin)
         return times
 
     def _close(self) -> None:
@@ -155,11 +155,11 @@ class SpillBench:
         out = direction is Direction.OUT or (direction is Direction.BOTH and index % 2 == 1)
         takes_turns = direction is Direction.BOTH and len(self._memory) == 1
         moved = 0
-        begin = now = time.perf_counter_ns()
+        begin = now = perf_counter_ns()
         while moved == 0 or now < until.time_ns:
             with pages.transferred(out) as memory:
                 moved += self._transfer(out, memory, next(self._places[out]))
-            now = time.perf_counter_ns()
+            now = perf_counter_ns()
             out ^= takes_turns
         return moved * 1e9 / (now - begin)
 

@@ -5,10 +5,10 @@ small, and scratch inside operators. The other sees fake tensors. Outside record
 a comparison with the step before shows the cost of recording.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Protocol
 
 import torch
@@ -125,7 +125,7 @@ class StepRecorder:
         """Return the time at which all that was asked of the device is done."""
         if self._device is not None:
             torch.accelerator.synchronize(self._device)
-        return time.perf_counter_ns()
+        return perf_counter_ns()
 
     def stop(self) -> None:
         unsubscribe(self._hooks)

@@ -4,9 +4,9 @@
 """
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from time import perf_counter_ns
 
 import torch
 
@@ -184,7 +184,7 @@ class Engine(ABC):
         """Observe for the progress thread: levels of this moment and the last finished step."""
         counters, running, planning = _torch.counters(), self._open, self._planning
         what, held, budget = self._held(counters)
-        running_s = seconds(time.perf_counter_ns() - running.wall_ns) if running is not None else 0.0
+        running_s = seconds(perf_counter_ns() - running.wall_ns) if running is not None else 0.0
         activity = planning.activity() if planning is not None else None
         plans = planning.plans if planning is not None else 0
         kinds = Traffic.of(counters["resident_bytes_by_kind"])

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import ebbtide._torch as _torch
 from ebbtide.host.kernel_files import text_of
+from ebbtide.host.signal_handlers import note_gone
 from ebbtide.in_front import InFrontOf
 
 _stays = False
@@ -30,6 +31,7 @@ def stay_on_top() -> None:
 
 def _below(change: Callable[..., _T], *args: object, **kwargs: object) -> _T:
     result = change(*args, **kwargs)
+    note_gone(result)  # signal.signal returns the handler before
     _torch.install_fault_handler()
     return result
 

@@ -12,8 +12,8 @@ import contextlib
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from ebbtide.errors import BudgetError, RankError
@@ -101,11 +101,11 @@ class Ranks:
         def ended() -> dict[int, list[str]]:
             self._store.set(f"{_ENDED}/{self._here.rank}", json.dumps(list(column)))
             self._store.add(_ENDED, 1)
-            deadline = time.monotonic() + most_s
+            deadline = monotonic() + most_s
             while self._store.add(_ENDED, 0) < self._here.size:
-                if time.monotonic() > deadline or self._store.check([_REASON]):
+                if monotonic() > deadline or self._store.check([_REASON]):
                     return {}
-                time.sleep(_POLL_S)
+                sleep(_POLL_S)
             if self._store.check([_REASON]):
                 return {}
             ranks = self._here.of_the_node()

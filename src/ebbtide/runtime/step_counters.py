@@ -5,9 +5,9 @@ a fault of ours, and never end a training. Such a figure is reported as 0, and t
 """
 
 import resource
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING
 
 from ebbtide.ir.run_report import KINDS, Stall, StepMode, StepReport, Traffic
@@ -30,7 +30,7 @@ class Reading:
 def read_now(counters: "Counters") -> Reading:
     """Read the clocks beside counters that were just read."""
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    return Reading(time.perf_counter_ns(), time.process_time_ns(), faults, counters)
+    return Reading(perf_counter_ns(), process_time_ns(), faults, counters)
 
 
 def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:

@@ -12,10 +12,10 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import TextIO
 
 from ebbtide.host.own_thread import OwnThread, listed
@@ -175,7 +175,7 @@ class Progress:
         told: set[str] = set()  # news of planning that has been told: what comes again and again is told once
         verbose = self._mode is ProgressMode.VERBOSE
         interval_s = 0.0 if verbose else _PLAIN_INTERVAL_S
-        due = time.monotonic() + interval_s
+        due = monotonic() + interval_s
         while not self._stopping.wait(_LIVE_INTERVAL_S):
             seen = self._observe()
             if seen.doing() != doing:
@@ -184,13 +184,13 @@ class Progress:
                 if news and (kind := news.rstrip("0123456789")) not in told:
                     told.add(kind)
                     self.say(news)
-            if (seen.planning is not None and not seen.planning.beside) or time.monotonic() < due:
+            if (seen.planning is not None and not seen.planning.beside) or monotonic() < due:
                 continue
             if seen.line() != said and (seen.steps > printed or not verbose):
                 said, printed = seen.line(), seen.steps
                 self.say(said)
             interval_s = min(2 * interval_s, _PLAIN_MOST_S)
-            due = time.monotonic() + interval_s
+            due = monotonic() + interval_s
         seen = self._observe()
         if seen.steps > printed:
             self.say(seen.line())

@@ -11,11 +11,11 @@ import os
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import time as now_s
 
 from ebbtide.host.kernel_files import text_of
 from ebbtide.host.own_thread import OwnThread
@@ -121,7 +121,7 @@ def at_this_moment(seen: Observation, total_steps: int | None) -> Moment:
         pid=os.getpid(),
         process_began=_began(os.getpid()),
         command=" ".join(map(str, getattr(sys, "argv", ())))[:_COMMAND_LENGTH],
-        at_s=time.time(),
+        at_s=now_s(),
         what=seen.what,
         held_bytes=seen.held_bytes,
         budget_bytes=seen.budget_bytes,
@@ -144,5 +144,5 @@ def _began(pid: int) -> int:
 
 def _forget_old(folder: Path) -> None:
     for path in folder.iterdir():
-        if time.time() - path.stat().st_mtime > _FORGOTTEN_S:
+        if now_s() - path.stat().st_mtime > _FORGOTTEN_S:
             path.unlink()
