@@ -65,8 +65,9 @@ void report(void* pointer, std::int64_t change) {
 
 void release_pointer(void* pointer) {
   if (pointer == nullptr) return;
-  if (anything_deferred()) end_guards_of(pointer);
-  if (!arena->contains(pointer)) {
+  const bool is_managed = arena->contains(pointer);
+  if (anything_deferred()) end_guards_of(pointer, is_managed && !arena->in_child() ? arena->size_of(pointer) : 0);
+  if (!is_managed) {
     allocator->previous_.raw_deleter()(pointer);
     return;
   }

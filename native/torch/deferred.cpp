@@ -333,17 +333,21 @@ bool step_will_not_come(UpdateNumber number) {
   return true;
 }
 
-void end_guards_of(const void* storage) {
-  auto begin = reinterpret_cast<std::uintptr_t>(storage);
+void end_guards_of(const void* storage, std::uint64_t nbytes) {
+  auto first = reinterpret_cast<std::uintptr_t>(storage);
   std::lock_guard lock(deferred_mutex);
-  auto range = ranges.find(begin);
-  if (range == ranges.end()) return;
-  for (UpdateNumber number : std::vector(range->second.numbers)) {
-    Deferred& update = updates.at(number);
-    if (update.scene != nullptr) continue;  // which keeps the storage
-    leave_range(number, begin);
-    std::erase(update.ranges, begin);
-    if (update.ranges.empty()) unreferenced.push_back(forget(number).reached);
+  std::vector<std::uintptr_t> begins;  // those of slices lie within it
+  for (auto range = ranges.lower_bound(first); range != ranges.end() && range->first < first + std::max<std::uint64_t>(nbytes, 1);
+       ++range)
+    begins.push_back(range->first);
+  for (std::uintptr_t begin : begins) {
+    for (UpdateNumber number : std::vector(ranges.at(begin).numbers)) {
+      Deferred& update = updates.at(number);
+      if (update.scene != nullptr) continue;  // which keeps the storage
+      leave_range(number, begin);
+      std::erase(update.ranges, begin);
+      if (update.ranges.empty()) unreferenced.push_back(forget(number).reached);
+    }
   }
 }
 

@@ -41,7 +41,7 @@ void carried_out(UpdateNumber number);
 bool step_will_not_come(UpdateNumber number);
 
 // A storage that is freed is guarded no more: others get its address.
-void end_guards_of(const void* storage);
+void end_guards_of(const void* storage, std::uint64_t nbytes);
 
 // Returns address and bytes of the tensors' storages.
 std::vector<std::pair<std::uintptr_t, std::size_t>> places_of(const std::vector<at::Tensor>& tensors);

@@ -251,6 +251,11 @@ class Census {
 
 void learn_slice_deleter(const c10::StorageImpl& slice) { slice_deleter = slice.data_ptr().get_deleter(); }
 
+c10::DataPtr slice_of(c10::Storage whole, std::size_t begin) {
+  char* memory = static_cast<char*>(whole.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
+  return {memory + begin, whole.unsafeReleaseStorageImpl(), slice_deleter, c10::Device(c10::DeviceType::CPU)};
+}
+
 bool is_slice(const c10::DataPtr& data) { return whole_of(data) != nullptr; }
 
 std::vector<Found> find_unmanaged(std::vector<PyObject*> objects, PyObject* owners, PyObject* locals, std::size_t min_bytes) {

@@ -42,6 +42,8 @@ std::vector<Found> find_unmanaged(std::vector<PyObject*> objects, PyObject* owne
 // Reads the deleter off a sliced UntypedStorage: torch keeps it to itself.
 void learn_slice_deleter(const c10::StorageImpl& slice);
 bool is_slice(const c10::DataPtr& data);
+// Memory of a storage from there on, as Python's slices of one have it.
+c10::DataPtr slice_of(c10::Storage whole, std::size_t begin);
 
 struct Adopted {
   std::uint64_t bytes = 0;

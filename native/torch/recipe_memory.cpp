@@ -35,7 +35,8 @@ class ArenaRecipes final : public RecipeMemory {
   bool wants_recipes() override { return arena_.wants_recipes(); }
   bool wants_recipe(const void* address) override { return arena_.wants_recipe(address); }
   void want_all_recipes(bool all, unsigned one_in) override { arena_.want_all_recipes(all, one_in); }
-  bool keep_recipe(const void* address) override { return arena_.keep_recipe(address); }
+  // Its pages would be changed for those of a storage that begins with them, so none of a slice is kept.
+  bool keep_recipe(const void* address) override { return arena_.storage_at(address) == address && arena_.keep_recipe(address); }
   Forgotten forget_recipe(const void* address) override { return arena_.forget_recipe(address); }
   bool has_recipe(const void* address) override { return arena_.has_recipe(address); }
   bool is_ingredient(const void* address) override { return arena_.is_ingredient(address); }

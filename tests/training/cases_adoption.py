@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2LMHeadModel
 
@@ -79,6 +81,34 @@ def mapped_data() -> tuple[list[float], list[float], int, list[str]]:
             ours = _rows_of_mapped_data(path, session)
         report = session.report()
     return plain, ours, report.adopted_bytes, [left.reason for left in report.outside]
+
+
+def off_alignment(folder: str, order: str) -> tuple[list[int], list[int], list[str], list[str], int]:
+    """Weights of a mapped checkpoint lie behind its header. Products of few rows have other bits elsewhere."""
+    torch.manual_seed(5)
+    path = Path(folder) / "model.safetensors"
+    save_file(nn.Sequential(*(nn.Linear(257, 257) for _ in range(8))).state_dict(), path)
+
+    def rest() -> tuple[list[int], list[int], list[str]]:
+        net = nn.Sequential(*(nn.Linear(257, 257) for _ in range(8)))
+        net.load_state_dict(load_file(path), assign=True)
+        before = [each.data_ptr() % 64 for each in net.parameters()]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        torch.manual_seed(3)
+        for _ in range(8):
+            net(torch.randn(1, 257)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return before, [each.data_ptr() % 64 for each in net.parameters()], [_hash(each) for each in net.parameters()]
+
+    _, _, plain = rest()
+    with ebbtide.Session(fast="60%", policy="demand", min_storage_bytes=4096, optimizer=order) as session:
+        before, after, ours = rest()
+    return before, after, plain, ours, sum(step.fetched_bytes.total for step in session.report().steps)
+
+
+def _hash(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()
 
 
 def load_mmap(folder: str) -> tuple[Verdict, int]:

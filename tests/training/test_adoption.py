@@ -24,6 +24,15 @@ def test_a_from_pretrained_fine_tune_gives_the_same_bits(before: bool, tmp_path:
     check(*child.run("cases_adoption:from_pretrained", str(tmp_path), before, env=PAGES))
 
 
+@pytest.mark.parametrize("order", ["as-written", "deferred", "in-backward"])
+def test_weights_lie_as_far_from_an_aligned_address_as_before(order: str, tmp_path: Path) -> None:
+    before, after, plain, ours, fetched = child.run("cases_adoption:off_alignment", str(tmp_path), order)
+    assert any(before)
+    assert after == before
+    assert ours == plain
+    assert fetched > 0
+
+
 def test_a_data_set_that_is_mapped_stays_in_its_file() -> None:
     """A step reads a few rows, and another process may write the next ones."""
     plain, ours, adopted, reasons = child.run("cases_adoption:mapped_data")

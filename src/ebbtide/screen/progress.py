@@ -252,6 +252,8 @@ class FootLine:
 
 def _tell_log(text: str, stream: TextIO | None) -> bool:
     """Log a line. Return whether a handler of the program's put it on ``stream``, where it need not stand twice."""
+    if not _log.hasHandlers():
+        return False  # nor is a record made, with the time of a clock that may be the script's
     if _log.level == logging.NOTSET:
         _log.setLevel(logging.INFO)  # else the root logger's level decides, which is WARNING unless somebody set it
     with listed(), suppress(Exception):  # a handler of the program's may raise anything
