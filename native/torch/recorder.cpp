@@ -339,12 +339,20 @@ void let_mkl_choose_before(const at::RecordFunction& function) {
   chosen = true;
 }
 
+// Objects that a thread keeps are destroyed as it ends, those of here among them. What the script's then call is not seen: where it
+// touches what is away, it faults.
+thread_local bool thread_ends = false;
+struct Ending {
+  ~Ending() { thread_ends = true; }
+};
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
   let_mkl_choose_before(function);
   // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
   if (anything_deferred() && !off_the_record) look_at(function.inputs());
+  if (thread_ends) return nullptr;
   Watch& watch = *the_watch();
   if (!watch.on()) {
     if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();
@@ -405,6 +413,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     static thread_local Description description;
     tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
+  static thread_local const Ending ending;  // made after the others, so the first that goes
   return entered;
 }
 

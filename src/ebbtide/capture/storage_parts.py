@@ -12,7 +12,8 @@ layout_of = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in lists, tuples and values of dicts, which may contain themselves."""
+    """Yield the tensors in lists, tuples and values of dicts, which may contain themselves. No function of a class of
+    the script's is called."""
     ahead, seen = [value], set[int]()
     while ahead:
         value = ahead.pop()
@@ -20,7 +21,10 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, list | tuple | dict) and id(value) not in seen:
             seen.add(id(value))
-            ahead += value.values() if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                ahead += dict.values(value)
+            else:
+                ahead += list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
 
 
 def storage_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

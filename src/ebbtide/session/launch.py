@@ -314,7 +314,11 @@ def _find_script(path: str, arguments: Sequence[str]) -> Program:
 
 def _find_module(name: str, arguments: Sequence[str]) -> Program:
     _lead_path(os.getcwd())
-    spec = _spec_to_run(name)
+    before, sys.argv = sys.argv, ["-m", *arguments]  # what packages around it see, as under Python
+    try:
+        spec = _spec_to_run(name)
+    finally:
+        sys.argv = before
     return _program_of(spec, (spec.origin or name, *arguments))
 
 

@@ -59,9 +59,8 @@ def threads_of(library: ModuleType) -> tuple[int, ...]:
 @contextmanager
 def taken_as_the_script_says() -> Iterator[None]:
     """Meanwhile watch for the first import of each library that is loaded."""
-    read = _what_they_read()
     loaded = {name: sys.modules.pop(name) for name in LIBRARIES if name in sys.modules}
-    watchers = [_FirstImport(module, partial(_take, module, read)) for module in loaded.values()]
+    watchers = [_FirstImport(module, partial(_take, module, _AS_LOADED)) for module in loaded.values()]
     for watcher in watchers:
         sys.meta_path.insert(0, watcher)
     try:
@@ -103,6 +102,9 @@ class _FirstImport(MetaPathFinder):
 def _what_they_read() -> dict[str, object]:
     read: dict[str, object] = {name: os.environ.get(name) for name in (*_READ_AS_LOADED, *chain(*_TOO_LATE.values()))}
     return read | {"CPUs": os.sched_getaffinity(0)}
+
+
+_AS_LOADED = _what_they_read()  # as this module is: a package around a script's module may change it since
 
 
 def _take(library: ModuleType, before: dict[str, object]) -> None:
