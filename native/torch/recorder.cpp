@@ -246,10 +246,10 @@ thread_local int optimizer_task = -1;  // the backward pass that the optimizer w
 // The number of operators that the calling thread is in; and of those whose module is known.
 thread_local int depth = 0, named = 0;
 
-// What an operator has entered. It is left as the operator ends, and where begin() fails.
+// What an operator has entered. It exits as the operator ends, and where begin() fails.
 struct Entered : at::ObserverContext {
-  ~Entered() override { leave(); }
-  void leave() {
+  ~Entered() override { exit(); }
+  void exit() {
     if (std::exchange(in_watch, false)) {
       --depth;
       call = nullptr;  // keeps its recipes while nobody else can move what it made
@@ -421,13 +421,13 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   leave_operator();
   if (context == nullptr) return;
   auto* entered = static_cast<Entered*>(context);
-  if (!entered->in_watch && !entered->makes_empty) return entered->leave();
+  if (!entered->in_watch && !entered->makes_empty) return entered->exit();
   if (DeviceMemory* device = the_device_memory()) {
     for (const c10::IValue& output : function.outputs())
       for_each_part(output, [&](const at::Tensor& part) { device->find_result(*storage_behind(part)); });
   }
   if (entered->makes_empty) return the_device_memory()->note_births();
-  entered->leave();
+  entered->exit();
 }
 
 // TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.

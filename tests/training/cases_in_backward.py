@@ -487,6 +487,19 @@ def hooks_take_no_numbers() -> None:
     early(step)
 
 
+def tensors_of_the_scripts_in_a_group() -> None:
+    """They are no settings of the optimizer's, and may be of any kind."""
+
+    def make(net: nn.Module) -> optim.Optimizer:
+        optimizer: optim.Optimizer = adamw(net)
+        with torch.inference_mode():
+            optimizer.param_groups[0]["mine"] = torch.ones(1)
+        optimizer.param_groups[0]["sizes"] = torch.empty(1, device="meta")
+        return optimizer
+
+    early(plain_step, make)
+
+
 class Keeps(optim.SGD):
     """It keeps its state in a list."""
 

@@ -130,6 +130,7 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
         "a_rate_that_is_another_for_a_while",
         "nets_that_are_left_before_their_step",
         "hooks_take_no_numbers",
+        "tensors_of_the_scripts_in_a_group",
         "beside_an_optimizer_of_the_scripts_own",
     ],
 )

@@ -18,6 +18,7 @@ from ebbtide.commands.program import (
     warn_in_one_line,
 )
 from ebbtide.errors import SettingError
+from ebbtide.host.own_thread import import_numpy
 from ebbtide.settings import Named, Settings
 
 
@@ -110,6 +111,7 @@ def run(fast: str | None, quiet: bool, verbose: bool, program: tuple[str, ...], 
     be saved. It is 2 for wrong options, 4 where no directory can serve for spilling, and 6 on a machine that cannot
     serve. After Ctrl-C, SIGINT ends the command as it ends Python; shells say 130.
     """
+    import_numpy()
     from ebbtide.commands.automatic_budget import budget_for, is_automatic
     from ebbtide.errors import INTERRUPTED
     from ebbtide.host.place import place

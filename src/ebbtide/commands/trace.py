@@ -16,6 +16,7 @@ from ebbtide.commands.program import (
     tell_misplaced_options,
     warn_in_one_line,
 )
+from ebbtide.host.own_thread import import_numpy
 
 
 @click.command(
@@ -79,6 +80,7 @@ def trace(
     With --fake, even a model that fits no memory can be recorded. Numbers that the script reads out of tensors are 1,
     and torch.save() does nothing.
     """
+    import_numpy()
     from ebbtide.session.launch import find_program, record_program
     from ebbtide.session.leaving import command_before
     from ebbtide.session.recorder import Recorder

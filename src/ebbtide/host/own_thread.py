@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 _here = threading.local()
 
@@ -22,6 +23,12 @@ def new_threads_take_no_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def import_numpy() -> None:
+    """Import it before a script's first line, as Ebbtide needs it: its OpenBLAS begins threads."""
+    with new_threads_take_no_signals():
+        import_module("numpy")
 
 
 class OwnThread(threading.Thread):

@@ -291,7 +291,7 @@ def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:
 
 def _constant(value: object) -> object:
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return id(value), None if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         return value.tolist()
     return [*map(_constant, value)] if isinstance(value, list | tuple) else value
@@ -300,7 +300,8 @@ def _constant(value: object) -> object:
 def _setting(value: object) -> object:
     """Note a value with the number in it, since ``lr.data`` can change unseen. Not a number equals itself there."""
     parts = value if isinstance(value, list | tuple) else [value]
-    numbers = [repr(part.item()) for part in parts if isinstance(part, torch.Tensor) and part.numel() == 1]
+    tensors = (part for part in parts if isinstance(part, torch.Tensor) and not part.is_meta)
+    numbers = [repr(part.item()) for part in tensors if part.numel() == 1]
     return _constant(value), numbers
 
 
