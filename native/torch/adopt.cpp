@@ -25,14 +25,11 @@ void drop_file_pages(void* data, std::size_t nbytes) {
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT);
 }
 
-// Kernels go by where operands lie: those of a checkpoint that is mapped begin behind its header, so that products have other bits.
-constexpr std::size_t kAlignment = 64;
-
 void move_in(c10::StorageImpl& storage) {
   std::size_t nbytes = storage.nbytes();
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   bool mapped = is_slice(data) || at::MapAllocator::fromDataPtr(data) != nullptr;
-  const std::size_t begin = reinterpret_cast<std::uintptr_t>(data.get()) % kAlignment;
+  const std::size_t begin = reinterpret_cast<std::uintptr_t>(data.get()) % kAlignment;  // that of a mapped checkpoint's header
   c10::DataPtr moved = the_allocator()->allocate_managed(begin + nbytes, true);  // filled from its first piece to its last
   if (begin != 0) {
     c10::Storage whole(c10::Storage::use_byte_size_t(), begin + nbytes, std::move(moved), the_allocator(), false);

@@ -13,6 +13,8 @@
 
 namespace ebbtide {
 
+inline constexpr std::uintptr_t kAlignment = 64;  // of operands: those that lie otherwise may have other bits
+
 // The deleter of a storage's memory, the arena's or another's.
 void release_pointer(void* pointer);
 

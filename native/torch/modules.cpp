@@ -22,7 +22,7 @@ using Names = std::vector<py::object>;                    // strings: the way fr
 using Parts = std::unordered_map<PyObject*, Names>;       // of one module, by address
 using Known = std::unordered_map<PyObject*, Parts>;       // by that module's
 
-std::atomic<bool> named = false;
+std::atomic<bool> names_now = false;
 
 // All of it is used with Python's lock, and never destroyed: Python may be gone by then.
 struct Calls {
@@ -145,10 +145,10 @@ void find_module_calls() {
 
 void name_modules(bool names) {
   calls().known.clear();
-  named = names;
+  names_now = names;
 }
 
-bool names_modules() { return named.load(std::memory_order_relaxed); }
+bool names_modules() { return names_now.load(std::memory_order_relaxed); }
 
 std::string module_here() {
   py::gil_scoped_acquire locked;

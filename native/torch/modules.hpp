@@ -5,7 +5,8 @@
 // that are compiled of them, shows it. In the backward pass, what lies beyond autograd's engine is not under way: what a node
 // calls belongs to the module that made the node (nodes.hpp), unless the node runs a forward pass anew.
 //
-// It takes Python's lock, so callers MUST hold no lock of ours.
+// It takes Python's lock, so callers MUST hold no lock of ours. Left out: C++ of a script's that calls operators without Python's
+// lock, under one of its own for which another thread waits with Python's: it hangs.
 #pragma once
 
 #include <string>

@@ -29,7 +29,6 @@ namespace {
 
 constexpr int kMostTries = 1000;
 constexpr std::size_t kMostCalls = 16;  // of a recipe: what is changed at each step, or made of that, would have more and more
-constexpr std::uintptr_t kAlignment = 64;  // of operands, to which bits may be due
 
 std::atomic<bool> checks_what_is_made = false;
 std::atomic<bool> wants_all = false;
