@@ -33,7 +33,7 @@ from setuptools.command.egg_info import egg_info
 ROOT = Path(__file__).resolve().parent
 TORCH = runpy.run_path(str(ROOT / "src/ebbtide/host/torch_versions.py"))
 JOBS = min(len(os.sched_getaffinity(0)), 4)  # each takes up to 2 GiB
-TOGETHER = 6  # files of a folder that are compiled as one: most of a file's time goes into torch's headers
+TOGETHER = 12  # files of a folder that are compiled as one: most of a file's time goes into torch's headers
 COMMON = ("-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 
 

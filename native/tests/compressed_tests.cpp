@@ -324,7 +324,7 @@ TEST(compressed_chunks_are_written_and_read_by_several_threads_and_nothing_is_le
       unsigned seed;
     };
     std::vector<Written> written;
-    for (unsigned i = 0; i < 300; ++i) {
+    for (unsigned i = 0; i < 100; ++i) {
       std::uint64_t begin = (number * std::uint64_t{64} + i % 64) * kMiB;
       std::erase_if(written, [&](const Written& w) {
         if (w.chunk.begin != begin) return false;

@@ -24,8 +24,8 @@ std::vector<void*> storages(Arena& arena, unsigned count) {
 }
 
 // Enough that every other one away, each an area or three, would be several times what may be.
-constexpr unsigned kCount = 12'000;
-constexpr std::uint64_t kMostAreas = 3'000;
+constexpr unsigned kCount = 8'000;
+constexpr std::uint64_t kMostAreas = 2'000;
 
 // Who comes back waits at an eighth more than the arena's share, and parts up to four more. The share is a quarter at least.
 std::uint64_t at_most(const Options& options) {
@@ -55,7 +55,7 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
   arena.check_invariants();
   std::mt19937 random(3);
   std::size_t most = 0;
-  for (unsigned i = 0; i < 30'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
+  for (unsigned i = 0; i < 15'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
     unsigned which = static_cast<unsigned>(random()) % kCount;
     CHECK(word(all[which]) == which);
     if (random() % 4 == 0) word(all[which]) = which;  // a write
@@ -107,7 +107,7 @@ TEST(over_budget_for_want_of_memory_areas_says_which_limit_to_raise) {
 }
 
 TEST(the_least_recently_used_leave_and_few_are_looked_at_for_each) {
-  constexpr unsigned kMany = 20'000, kLeave = 5'000;
+  constexpr unsigned kMany = 8'000, kLeave = 2'000;
   Arena& arena = make_arena(0);
   arena.set_policy(*find_policy("lru"));
   auto all = storages(arena, kMany);
@@ -145,6 +145,6 @@ TEST(the_least_recently_used_leave_and_few_are_looked_at_for_each) {
   std::printf("  %llu left, %.0f looked at for each\n", static_cast<unsigned long long>(gone),
               static_cast<double>(looked) / static_cast<double>(gone));
   CHECK(in_order && gone >= kLeave - kHugePage / kSize && gone <= kLeave + kHugePage / kSize);
-  CHECK(looked < gone * 3 * kLooksPerVictim);  // where all would be looked at, 20 times as many
+  CHECK(looked < gone * 3 * kLooksPerVictim);  // where all would be looked at, kMany for each
   CHECK(!arena.counters().over_budget);
 }

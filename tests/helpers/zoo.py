@@ -93,18 +93,18 @@ def adafactor(parameters: Iterable[nn.Parameter]) -> Optimizer:
 
 
 def gpt2() -> nn.Module:
-    sizes = {"vocab_size": 1536, "n_positions": 64, "n_embd": 384, "n_layer": 4, "n_head": 6}
+    sizes = {"vocab_size": 1536, "n_positions": 64, "n_embd": 384, "n_layer": 2, "n_head": 6}
     return GPT2LMHeadModel(GPT2Config(**sizes, use_cache=False, bos_token_id=0, eos_token_id=0))
 
 
 def llama() -> nn.Module:
-    sizes = {"vocab_size": 1536, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 4}
+    sizes = {"vocab_size": 1536, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, use_cache=False, bos_token_id=0, eos_token_id=0))
 
 
 def vit() -> nn.Module:
-    sizes = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 6}
+    sizes = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 6}
     return ViTForImageClassification(ViTConfig(**sizes, image_size=64, patch_size=8, num_labels=100))
 
 

@@ -514,7 +514,7 @@ def gradients_that_threads_drop() -> None:
 
     with ebbtide.Session(fast="1GiB", progress="off"), ThreadPoolExecutor(2) as pool:
         running = [pool.submit(trains) for _ in range(2)]
-        for _ in range(200):
+        for _ in range(100):
             adopt_all()
             time.sleep(0.0005)
         ended.set()

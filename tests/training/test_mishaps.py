@@ -101,8 +101,7 @@ LOCKED = training_script(
 )
 
 
-@pytest.mark.alike
-@pytest.mark.parametrize("kind", [MCL_CURRENT, MCL_FUTURE])
+@pytest.mark.parametrize("kind", [pytest.param(MCL_CURRENT, marks=pytest.mark.nightly), MCL_FUTURE])
 def test_memory_that_is_locked_is_told_where_that_fills_tables(kind: int, tmp_path: Path) -> None:
     if free_memory().nbytes < 8 * GIB:
         pytest.skip("it fills 4 GiB")
@@ -172,17 +171,6 @@ def test_all_reduce_of_what_is_away_gives_the_same_bits(plain_ranks: list[str], 
     ours, moved = train_ranks("45%", tmp_path / "ours")
     assert ours == plain_ranks
     assert min(moved) > 0
-
-
-def test_torchrun_starts_ranks_that_each_keep_a_budget(plain_ranks: list[str], tmp_path: Path) -> None:
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--no-python", "--nproc-per-node", "2"]
-    ours = [EBBTIDE, "run", "--fast", "50%", "--report", str(tmp_path / "out.json"), TRAIN_RANKS]
-    run(*torchrun, *ours, "--result", str(tmp_path / "ours"), env={"OMP_NUM_THREADS": "1", **PLANNED}, status=0)
-    assert [(tmp_path / f"ours.{rank}").read_text() for rank in range(2)] == plain_ranks
-    for rank in range(2):
-        report = json.loads((tmp_path / f"out.{rank}.json").read_text())
-        assert report["budget_violated"] is False
-        assert sum(step["fetched_bytes"]["total"] for step in report["steps"]) > 0
 
 
 def test_more_ctrl_c_while_the_first_is_told_shows_nothing_of_ours(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     report = tmp_path / "report.json"
     saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
     environment = SMALLEST | with_a_slow_disk(tiers, tmp_path) | saved
-    verdict, read = child.run("cases_tiers:compare", "gpt2-adamw-fused", "50%", "ebbtide", env=environment)
+    verdict, read = child.run("cases_tiers:compare", NET, "50%", "ebbtide", env=environment)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file

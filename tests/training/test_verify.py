@@ -408,13 +408,20 @@ if "ANEW" not in os.environ:
 
 
 @pytest.mark.starts
-@pytest.mark.parametrize(("before", "after"), [(LEAVES, ""), (ANEW, "")], ids=["leaves", "starts anew"])
-def test_a_script_that_leaves_in_its_own_way_is_compared_recorded_and_estimated(
-    before: str, after: str, tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text(training_script(before, after=after, width=256))
+@pytest.mark.parametrize("before", [LEAVES, ANEW], ids=["leaves", "starts anew"])
+def test_a_script_that_leaves_in_its_own_way_is_compared(before: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training_script(before, width=256))
     words = (EBBTIDE, "verify", "--fast", "50%", "train.py")
     assert "VERIFIED" in run(*words, cwd=tmp_path, env={"EBBTIDE_MIN_STORAGE": "4096"}, status=0).stdout
+
+
+@pytest.mark.starts
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(LEAVES, id="leaves"), pytest.param(ANEW, id="starts anew", marks=pytest.mark.nightly)],
+)
+def test_a_script_that_leaves_in_its_own_way_is_recorded_and_estimated(before: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training_script(before, width=256))
     told = run(EBBTIDE, "trace", "--keep-running", "-o", "step.trace", "train.py", cwd=tmp_path, status=0).stderr
     assert "step.trace: train.py, step 3" in told
     assert (tmp_path / "step.trace").exists()
