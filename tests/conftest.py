@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from ebbtide import units
+from tests.helpers import forked
 
 if TYPE_CHECKING:
     from tests.helpers.fake_native import FakeNative
@@ -52,6 +53,8 @@ def share_of(cases: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--all"):
         os.environ["TESTS_START_PLANNERS"] = "1"  # as tests.helpers.forked says
+    if config.getoption("numprocesses", None) and "not starts" not in config.option.markexpr:
+        forked.share()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

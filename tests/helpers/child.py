@@ -1,56 +1,45 @@
 """Run a function of a module in ``tests/training`` in a fresh process, and say how it died if it did.
 
 A session changes its process for good (the arena outlives it), and a fault in native code would take pytest along, so
-each case has a process of its own. They are forked from a server that has imported all that they need but computed
-no more than that takes (``preloaded``), so a case starts in a tenth of a second. Planning processes are forked, too.
+each case has a process of its own, forked as commands are (``forked``), in some hundredths of a second. It ends without
+C's part: the destructors of PyTorch's libraries take longer than many cases.
 """
 
+import atexit
 import faulthandler
 import importlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.helpers import forked
 
 HUNG_AFTER_S = 600  # far above any case's time on a busy machine: only a hang gets here
-PRELOADED = [
-    *(f"transformers.models.{m}.modeling_{m}" for m in ("gpt2", "llama", "vit", "resnet", "convnext")),
-    "tests.helpers.preloaded",
-]
-
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(PRELOADED)
 
 
 class ChildError(Exception):
     """The child raised, crashed or hung; the text holds its traceback and its last output."""
 
 
-def _main(
-    sender: Connection, log: str, env: Mapping[str, str], planners: str, function: str, args: tuple[Any, ...]
-) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+def _main(asked: Connection) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    env = {"EBBTIDE_WAIT_FOR_PLAN": "1", "EBBTIDE_CHECKSUM": "1"} | dict(env)
-    for variable in [name for name in os.environ if name.startswith("EBBTIDE_")]:
-        del os.environ[variable]
-    os.environ.update(env)
-    forked.fork_planners(planners)
+    function, args = asked.recv()
     module, name = function.split(":")
     try:
-        sender.send((getattr(importlib.import_module(f"tests.training.{module}"), name)(*args), None))
+        asked.send((getattr(importlib.import_module(f"tests.training.{module}"), name)(*args), None))
     except BaseException:
-        sender.send((None, traceback.format_exc()))
+        asked.send((None, traceback.format_exc()))
 
 
 class Child:
@@ -60,33 +49,35 @@ class Child:
 
     def __init__(self, function: str, args: tuple[Any, ...], env: Mapping[str, str] | None) -> None:
         self.call = f"{function}{args}"
-        self._log = tempfile.NamedTemporaryFile(mode="r", errors="replace")  # noqa: SIM115 (closed in __exit__)
-        self._receiver, sender = _server.Pipe(duplex=False)
-        self._process = _server.Process(
-            target=_main, args=(sender, self._log.name, dict(env or {}), forked.planners(), function, args)
-        )
-        self._process.start()
-        sender.close()
+        env = {"EBBTIDE_WAIT_FOR_PLAN": "1", "EBBTIDE_CHECKSUM": "1"} | dict(env or {})
+        others = {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")}
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in __exit__)
+        self._connection, theirs = multiprocessing.Pipe()
+        start = forked.popen(forked.pythons(), forked.pythons(), forked.planners())
+        with theirs:
+            self._process = start(
+                [sys.executable, "-m", __name__], stdin=theirs, stdout=self._log, stderr=self._log, env=others | env
+            )
+        self._connection.send((function, args))
 
     def __enter__(self) -> "Child":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.join()
-        self._receiver.close()
+        self._process.wait()
+        self._connection.close()
         self._log.close()
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds. Raises ChildError if the child ends first, or if it takes for ever."""
         patience = time.monotonic() + HUNG_AFTER_S
         while not condition():
-            if self._process.exitcode is not None or time.monotonic() > patience:
+            if self._process.poll() is not None or time.monotonic() > patience:
                 self.result()
                 raise self._error("ended too early")
             time.sleep(0.01)
@@ -94,26 +85,42 @@ class Child:
     def result(self) -> Any:
         """What the function returned (plain data). Raises ChildError if it raised, or the process crashed or hung."""
         try:
-            if not self._receiver.poll(HUNG_AFTER_S):
+            if not self._connection.poll(HUNG_AFTER_S):
                 os.kill(self.pid, signal.SIGUSR1)  # faulthandler writes every thread's stack to the log
-                self._process.join(2)
+                self._status(2)
                 raise self._error(f"hung for {HUNG_AFTER_S} s")
-            result, failure = self._receiver.recv()
-        except EOFError:
+            result, failure = self._connection.recv()
+        except (EOFError, ConnectionResetError):
             raise self._error("died") from None
-        self._process.join(HUNG_AFTER_S)
         if failure is not None:
             raise self._error(failure)
-        if self._process.exitcode != 0:
+        if self._status(HUNG_AFTER_S) != 0:
             raise self._error("died after its work was done")
         return result
 
+    def _status(self, within_s: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(within_s)
+        return None
+
     def _error(self, what: str) -> ChildError:
-        self._process.join(2)
-        return ChildError(f"{self.call}: {what} (exit code {self._process.exitcode})\n{self._log.read()[-6000:]}")
+        status = self._status(2)
+        self._log.seek(0)
+        return ChildError(f"{self.call}: {what} (exit code {status})\n{self._log.read()[-6000:]}")
 
 
 def run(function: str, *args: Any, env: Mapping[str, str] | None = None) -> Any:
     """Call ``function`` in a fresh process and return its result."""
     with Child(function, args, env) as child:
         return child.result()
+
+
+if __name__ == "__main__":
+    asked = Connection(os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _main(asked)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(0)

@@ -73,52 +73,38 @@ def _as_torch_begins(new: list[str]) -> None:
 
 def serve(listener: socket.socket) -> Command | None:
     """In a forked process, the command that it is; None in this one, once the process that started it has ended."""
-    while 0 not in select.select([listener, 0], [], [])[0]:
-        reap()
-        asked, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            return attend(asked)
-        asked.close()
-    reap()
+    running: dict[int, tuple[int, socket.socket]] = {}  # by what tells of the end: the process, and who waits for it
+    while 0 not in (ready := select.select([0, listener.fileno(), *running], [], [])[0]):
+        for ended in running.keys() & ready:
+            pid, asked = running.pop(ended)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            os.close(ended)
+            with asked, suppress(OSError):  # nobody waits
+                asked.send(str(status).encode())
+        if listener.fileno() in ready:
+            asked, _ = listener.accept()
+            question, files, *_ = socket.recv_fds(asked, LARGEST_QUESTION, 3)
+            command: Command = json.loads(question)
+            if (pid := os.fork()) == 0:
+                for connection in (listener, asked, *(waits for _, waits in running.values())):
+                    connection.close()
+                for ended in running:
+                    os.close(ended)
+                become(command, files)
+                return command
+            for file in files:
+                os.close(file)
+            if command["alone"] == "group":
+                with suppress(OSError):  # it has done so itself
+                    os.setpgid(pid, pid)
+            running[os.pidfd_open(pid)] = pid, asked
+            with suppress(OSError):
+                asked.send(str(pid).encode())
     return None
 
 
-def reap() -> None:
-    """Wait for those that have ended, so that their time counts."""
-    with suppress(ChildProcessError):  # there is none
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def attend(asked: socket.socket) -> Command:
-    """In a forked process, the command that it is. The process that waits for that one ends here."""
-    question, files, *_ = socket.recv_fds(asked, LARGEST_QUESTION, 3)
-    command: Command = json.loads(question)
-    if (pid := os.fork()) == 0:
-        asked.close()
-        become(command, files)
-        return command
-    try:
-        for file in files:
-            os.close(file)
-        if command["alone"] == "group":
-            with suppress(OSError):  # it has done so itself
-                os.setpgid(pid, pid)
-        asked.send(str(pid).encode())
-        asked.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-    finally:
-        os._exit(0)
-
-
 def run(words: list[str]) -> None:
-    if words[0] == "-c":
-        exec(words[1], vars(sys.modules["__main__"]))
-    elif words[0] == "-m":
-        if not hasattr(sys.modules.get(words[1]), "__path__"):
-            sys.modules.pop(words[1], None)
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    elif Path(words[0]).name == "ebbtide":
+    if Path(words[0]).name == "ebbtide":
         try:
             status = import_module("ebbtide.cli").main()
         except SystemExit as ended:
@@ -126,8 +112,15 @@ def run(words: list[str]) -> None:
         if isinstance(status, str):
             sys.exit(status)
         end(status or 0)
+    elif words[0] == "-c":
+        exec(words[1], vars(sys.modules["__main__"]))
+    elif words[0] == "-m":
+        if not hasattr(sys.modules.get(words[1]), "__path__"):
+            sys.modules.pop(words[1], None)
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(words[0], run_name="__main__")
+    end(0)
 
 
 def end(status: int) -> None:

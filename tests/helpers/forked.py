@@ -22,6 +22,8 @@ STARTS_PYTHONS = {"verify", "estimate", "torch.distributed.run"}
 """Commands that start Pythons with PyTorch, and so does ``--fast auto``."""
 STARTS_PLANNERS = "TESTS_START_PLANNERS"
 """A variable of the tests under ``--all``."""
+PYTHONS, PLANNERS = "TESTS_PYTHONS", "TESTS_PLANNERS"
+"""Variables of pytest's workers, who ask the same servers."""
 
 
 class Server:
@@ -40,9 +42,15 @@ class Server:
 
 
 @cache
-def pythons(library: str = "") -> str:
-    """Where Pythons are asked for that have imported PyTorch and Ebbtide, and have the library preloaded."""
-    return Server("tests.helpers.preloaded", **({"LD_PRELOAD": library} if library else {})).address
+def pythons() -> str:
+    """Where Pythons are asked for that have imported PyTorch, Ebbtide and Transformers."""
+    return os.environ.get(PYTHONS) or Server("tests.helpers.preloaded").address
+
+
+@cache
+def pythons_with(library: str) -> str:
+    """The same with the library preloaded."""
+    return Server("tests.helpers.preloaded", LD_PRELOAD=library).address
 
 
 @cache
@@ -50,7 +58,13 @@ def planners() -> str:
     """Where planning processes are asked for. With ``--all``, "": each is started as in a user's run."""
     if STARTS_PLANNERS in os.environ:
         return ""
-    return Server("tests.helpers.planners", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="1").address
+    own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    return os.environ.get(PLANNERS) or Server("tests.helpers.planners", **own).address
+
+
+def share() -> None:
+    """Processes that this one starts ask its servers from here on."""
+    os.environ[PYTHONS], os.environ[PLANNERS] = pythons(), planners()
 
 
 def words_of(command: Sequence[str]) -> list[str] | None:
@@ -152,7 +166,7 @@ def run(
     command: Sequence[str], env: Mapping[str, str], cwd: Path, out: Any, err: Any, timeout_s: float, library: str
 ) -> int:
     """The exit status of a command that a server understands. Raises subprocess.TimeoutExpired, when it was killed."""
-    start = popen(pythons(library), pythons(), planners())
+    start = popen(pythons_with(library) if library else pythons(), pythons(), planners())
     with start(command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process:
         try:
             return process.wait(timeout_s)

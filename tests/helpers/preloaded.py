@@ -1,4 +1,4 @@
-"""What the servers of processes import before they fork any: PyTorch, what its optimizers load, and all of Ebbtide.
+"""What the servers of processes import before they fork any: PyTorch, what optimizers load, Transformers, Ebbtide.
 
 After that one thread computes two numbers. Where a team of threads makes MKL's first call, plain PyTorch has other bits
 once in a few hundred processes (pytorch/pytorch#188792), and tests compare with it. Nothing else has been computed.
@@ -11,6 +11,7 @@ each time.
 
 import gc
 import pkgutil
+import weakref
 from importlib import import_module
 
 import torch
@@ -20,11 +21,16 @@ import ebbtide
 
 LEFT_OUT = ("ebbtide.__main__", "ebbtide.after_import", "ebbtide.integrations")
 
+for model in ("gpt2", "llama", "vit", "resnet", "convnext"):
+    import_module(f"transformers.models.{model}.modeling_{model}")
+import_module("transformers.trainer")
 for module in pkgutil.walk_packages(ebbtide.__path__, "ebbtide."):
     if not module.name.startswith(LEFT_OUT):
         import_module(module.name)
 
 torch.ones(2).sqrt()
+for finalizer in weakref.finalize._registry:
+    finalizer.atexit = False  # of what was imported, and each fork would copy the memory that it touches
 
 
 def freeze() -> None:
