@@ -53,6 +53,7 @@ void* Arena::allocate(std::size_t nbytes, bool untouched) {
   begin_stretch();
   chaos();
   room_.spare_areas();
+  if (nbytes > kMostBytes) throw ArenaError(kNoAddressSpace);
   Shape shape = shape_of(nbytes);
   reserve_ahead(nbytes, shape);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0)
@@ -131,8 +132,14 @@ bool Arena::settle_in_place(BlockId id, Rank rank) {
 }
 
 Claim Arena::wait_for_room(Lock& lock, const Shape& shape) {
-  WaitLabel label(options_.labels, lock, Stall::Room);
-  return room_.claim(lock, shape);
+  if (options_.labels.begin == nullptr) return room_.claim(lock, shape);
+  Claim claim;
+  {
+    WaitLabel label(options_.labels, lock, Stall::Room);
+    claim = room_.claim(lock, shape);
+    if (claim == Claim::Granted) room_.withdraw(shape);  // others take it while the label lets go of the mutex
+  }
+  return claim == Claim::Granted ? room_.claim(lock, shape) : claim;
 }
 
 std::string Arena::no_room(std::uint64_t nbytes, Claim claim) const {
@@ -151,11 +158,12 @@ std::string Arena::no_room(std::uint64_t nbytes, Claim claim) const {
 // faster tiers take all there is.
 void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
   Region& r = memory_.region(shape);
-  if (!r.has_space(shape.pages)) throw ArenaError("the arena's address space is used up");
+  if (!r.has_space(shape.pages)) throw ArenaError(kNoAddressSpace);
+  if (off_the_record) return;  // what is made anew takes the place of what has some
   if (!budget_.bounded() || budget_.live() + untouched_ + nbytes <= budget_.limit()) return;
   Tier& slowest = tiers_[tiers_.last()];
   if (slowest.space().capacity != 0) return;  // what it has is for whoever leaves [Note: without bounds]
-  Extent needed{shape.page == kHugePage ? 0u : 1u, 0, (r.high_water() + shape.pages) * r.page()};
+  Extent needed{shape.page == kHugePage ? 0u : 1u, 0, r.high_water_with(shape.pages) * r.page()};
   if (int error = slowest.reserve(needed); error != 0) {
     if (budget_.live() + untouched_ + nbytes <= tiers_.in_place_bytes()) return;  // what has come back keeps its place there
     const auto [where, cure] = slowest.explain(error);

@@ -193,6 +193,7 @@ class Arena {
 
   // pieces.cpp
   static constexpr std::uint64_t kPiecesInOrder = 2;  // of each operand, that an operator needs at once
+  static constexpr const char* kNoAddressSpace = "the arena's address space is used up";
   static constexpr const char* kTooManyStorages = "too many storages; manage only larger ones (EBBTIDE_MIN_STORAGE)";
   // Visits the blocks that the operand lies in, each with its share of what is moved.
   template <typename Visit>

@@ -54,13 +54,14 @@ bool FreeRuns::fits(std::uint32_t count) const {
   return shortest_of(bin, count) != kNone || next_bin(bin + 1) != kBins;
 }
 
-Run FreeRuns::take(std::uint32_t most) {
-  if (count_ == 0) return {};
-  std::uint32_t bin = bin_of(most);
-  Slot best = shortest_of(bin, most);
-  if (best == kNone && (bin = next_bin(bin + 1)) != kBins) best = shortest_of(bin, most);
-  return cut(best != kNone ? best : longest(), most);
+Slot FreeRuns::best(std::uint32_t count) const {
+  std::uint32_t bin = bin_of(count);
+  Slot best = shortest_of(bin, count);
+  if (best == kNone && (bin = next_bin(bin + 1)) != kBins) best = shortest_of(bin, count);
+  return best != kNone ? best : longest();
 }
+
+Run FreeRuns::take(std::uint32_t most) { return count_ == 0 ? Run{} : cut(best(most), most); }
 
 Run FreeRuns::take_shortest(std::uint32_t most) {
   std::uint32_t bin = next_bin(0);

@@ -23,6 +23,7 @@ class FreeRuns {
 
   std::uint32_t count() const { return count_; }           // free slots
   bool fits(std::uint32_t count) const;                    // in one run
+  Slot best(std::uint32_t count) const;                    // where take() begins, if there are any
   Run take(std::uint32_t most);                            // from the run that fits best, else all of the longest
   Run take_shortest(std::uint32_t most);                   // from the shortest run
   // Takes every run that `wanted` says so of, whole, and hands it to `taken`, which may not touch these runs.

@@ -31,7 +31,7 @@ struct RecordedTick {
   std::int64_t begin_ns;      // since the step began
   std::int64_t stalled_ns;    // of which were stalls
   std::uint64_t reserved = 0;  // bytes that the arena had reserved then
-  std::uint32_t arguments = 0;  // in names: shapes and numbers, as JSON
+  std::uint32_t arguments = 0;  // in calls
   std::uint32_t depth = 0;      // how many operators it runs in
   Phase phase = Phase::Other;
 };
@@ -94,13 +94,15 @@ struct RecordedSpan {
 };
 
 inline constexpr std::size_t kMostTicks = std::size_t{1} << 18;
+inline constexpr std::size_t kMostText = std::size_t{64} << 20;
 inline constexpr std::size_t kMostSpans = std::size_t{1} << 16;  // room is made ahead: the fault handler adds to them
 
 struct Recording {
   std::int64_t began_ns = 0;
   std::int64_t time_ns = 0;  // of the whole step, once it has ended
   std::int64_t stalled_ns = 0;
-  std::vector<std::string> names{""};  // of operators and of modules
+  std::vector<std::string> names{""};  // of operators, modules and lines
+  std::vector<std::string> calls{""};  // shapes and numbers of operators' arguments, as JSON
   std::uint32_t module = 0;  // the one that runs now
   std::uint32_t line = 0;  // of what the step's thread gives birth to now
   std::vector<RecordedTick> ticks;
@@ -127,14 +129,20 @@ struct Recording {
     add({storage, tick, lane, kFast, kFast, since, since, now});
   }
 
-  std::uint32_t name(const char* text) {
-    auto [entry, added] = numbers_.try_emplace(text, static_cast<std::uint32_t>(names.size()));
-    if (added) names.emplace_back(text);
+  std::uint32_t name(const char* text) { return number(names, numbers_, text); }
+  std::uint32_t call(const char* text) { return number(calls, call_numbers_, text); }
+  bool is_full() const { return ticks.size() >= kMostTicks || text_bytes_ >= kMostText; }
+
+ private:
+  using Numbers = std::unordered_map<std::string, std::uint32_t>;
+  std::uint32_t number(std::vector<std::string>& texts, Numbers& numbers, const char* text) {
+    auto [entry, added] = numbers.try_emplace(text, static_cast<std::uint32_t>(texts.size()));
+    if (added) text_bytes_ += texts.emplace_back(text).size();
     return entry->second;
   }
 
- private:
-  std::unordered_map<std::string, std::uint32_t> numbers_{{"", 0}};
+  Numbers numbers_{{"", 0}}, call_numbers_{{"", 0}};
+  std::size_t text_bytes_ = 0;
 };
 
 }  // namespace ebbtide

@@ -33,6 +33,10 @@ Run Region::take_vacant(std::uint32_t pages) {
   return run;
 }
 
+std::uint64_t Region::high_water_with(std::uint32_t pages) const {
+  return cached_.fits(pages) ? high_water_ : std::max<std::uint64_t>(high_water_, vacant_.best(pages) + std::uint64_t{pages});
+}
+
 // --- memory areas
 
 bool Region::continues(Slot place) const {

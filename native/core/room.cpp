@@ -25,7 +25,7 @@ Room::Room(BlockTable& blocks, FastMemory& memory, Areas& areas, Tiers& tiers, B
       stacks_(stacks),
       stretch_(stretch),
       stalls_(stalls),
-      watchdog_ns_(watchdog_ns),
+      watchdog_(watchdog_ns),
       unpins_come_(unpins_come),
       ask_to_make_(ask_to_make),
       pages_migrate_(tiers.in_place_bytes() > 0) {}
@@ -90,8 +90,10 @@ Claim Room::claim(Lock& lock, Shape shape) {
     if (since == 0) since = now_ns();
     Attempt attempt = make_room(lock, shape, since);
     if (attempt == Attempt::TiersFailed) {
-      if (++failed == kWriteTries) return Claim::TiersTakeNoMore;
-    } else if (attempt != Attempt::Progress) {
+      if (++failed < kWriteTries) continue;
+      if (!off_the_record) return Claim::TiersTakeNoMore;
+    }
+    if (attempt != Attempt::Progress) {
       if (!budget_.machine_has(memory_.fresh_bytes(shape))) {
         ++refused_;
         return Claim::MachineHasNoMore;
@@ -122,7 +124,7 @@ void Room::claim_over_budget(Shape shape, Attempt why) {
   say(trouble_);
 }
 
-bool Room::waited_too_long(std::int64_t since) const { return now_ns() - std::max(since, mover_.progress_ns()) > watchdog_ns_; }
+bool Room::waited_too_long(std::int64_t since) { return watchdog_.has_expired(now_ns(), std::max(since, mover_.progress_ns())); }
 
 // Starts evictions that will make room for a shape, and waits for one change. The caller tries its claim again. Rather
 // than go over the budget, a process of ours that some of it is set aside for is ended.

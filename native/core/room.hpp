@@ -12,6 +12,7 @@
 #include "moves.hpp"
 #include "stall_clock.hpp"
 #include "victims.hpp"
+#include "watchdog.hpp"
 
 namespace ebbtide {
 
@@ -26,6 +27,9 @@ class Room {
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
   // Starts what brings a block back, if there is room for it now: false, if not.
   bool try_fetch(BlockId id, bool urgent = false);
+  void withdraw(Shape shape) {
+    budget_.account(-static_cast<std::int64_t>(memory_.fresh_bytes(shape)));
+  }  // what was just granted
   Claim claim(Lock& lock, Shape shape);  // waits
   int ensure_usable(Lock& lock,
                     BlockId id);  // waits; 0 when operators may use it (or it died meanwhile), else the errno of the read
@@ -38,7 +42,7 @@ class Room {
   // Called where areas may have become more, and not between a claim and the taking of its pages.
   void spare_areas();
 
-  void set_watchdog(std::int64_t ns) { watchdog_ns_ = ns; }
+  void set_watchdog(std::int64_t ns) { watchdog_.set(ns); }
   void end_step();
   bool short_lately() const { return pressure_; }  // an allocation or fetch had to wait for room
   unsigned threads_waiting() const { return waiting_; }  // prefetches stand back for them
@@ -57,7 +61,7 @@ class Room {
   void release_cached(std::uint64_t bytes, const Shape& shape = {});
   void clear_stretch(Region& r);
   bool wait_for_areas(Lock& lock, std::int64_t since);
-  bool waited_too_long(std::int64_t since) const;
+  bool waited_too_long(std::int64_t since);
 
   BlockTable& blocks_;
   FastMemory& memory_;
@@ -70,7 +74,7 @@ class Room {
   const OperatorStacks& stacks_;
   const Stretch& stretch_;
   StallClock& stalls_;
-  std::int64_t watchdog_ns_;
+  Watchdog watchdog_;
   bool (*unpins_come_)();  // whether others will let go of external pins; null: they will not
   void (*ask_to_make_)(const void*,
                        bool);  // asks the maker for what lies there, or is made of it [Note: recipes]; a signal may have come

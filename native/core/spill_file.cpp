@@ -26,14 +26,27 @@ ssize_t read_parts(int fd, const iovec* parts, int count, off_t offset) {
   return syscall(SYS_preadv, fd, parts, count, offset, 0L);
 }
 
-// Above the standard descriptors: where those are closed, what is printed would go into the file.
-int open_above(const char* directory, int flags) {
-  int fd = open(directory, flags, 0600);
+// Where the standard descriptors are closed, what is printed would go into the file.
+int above_standard(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
   close(fd);
   errno = error;
   return above;
+}
+
+// Without a name; overlayfs before Linux 6.1, NFS and others have no O_TMPFILE, and there it has a name for a moment.
+int open_unnamed(const std::string& directory, int flags) {
+  int fd = above_standard(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
+  if (fd >= 0 || errno != EOPNOTSUPP) return fd;
+  std::string name = directory + "/.ebbtide-XXXXXX";
+  if ((fd = mkostemp(name.data(), O_CLOEXEC)) < 0) return fd;
+  unlink(name.c_str());
+  if ((fd = above_standard(fd)) < 0 || flags == 0 || fcntl(fd, F_SETFL, flags) == 0) return fd;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
 }
 
 constexpr SpillFile::Calls system_calls{write_parts, read_parts, ::fallocate};
@@ -43,12 +56,11 @@ constexpr SpillFile::Calls system_calls{write_parts, read_parts, ::fallocate};
 std::atomic<const SpillFile::Calls*> SpillFile::calls{&system_calls};
 
 SpillFile::SpillFile(const std::vector<std::string>& directories) {
-  constexpr int flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
   for (const std::string& directory : directories) {
     const std::string name = "the spill directory " + directory;
-    int fd = open_above(directory.c_str(), flags | O_DIRECT);
+    int fd = open_unnamed(directory, O_DIRECT);
     if (fd < 0 && errno == EINVAL) {
-      fd = open_above(directory.c_str(), flags);
+      fd = open_unnamed(directory, 0);
       if (fd >= 0) say((name + " has no O_DIRECT: moves go through the page cache and are slower").c_str());
     }
     if (fd < 0) {

@@ -1,5 +1,5 @@
-// What holds that which was evicted from fast memory: an unlinked file in each spill directory (O_TMPFILE, mode 0600, O_DIRECT where
-// the filesystem has it), addressed as one. Nothing is left behind whatever way the process ends. Space is reserved
+// What holds that which was evicted from fast memory: an unlinked file in each spill directory (mode 0600, O_TMPFILE and O_DIRECT where
+// the filesystem has them), addressed as one. Nothing is left behind whatever way the process ends. Space is reserved
 // before it is needed, because a disk that fills up in the middle of an eviction leaves no way out.
 //
 // The process may close descriptors that it did not open (os.closerange), and its next file then has that number: so each use

@@ -43,7 +43,7 @@ void Tape::describe(const char* arguments, Phase phase) {
   Lock lock(mutex_);
   if (!recording_ || !on_step_thread()) return;
   RecordedTick& tick = recording_->ticks.back();
-  tick.arguments = recording_->name(arguments);
+  tick.arguments = recording_->call(arguments);
   tick.phase = phase;
 }
 
@@ -88,7 +88,7 @@ void Tape::set_times(std::span<const std::pair<std::int64_t, std::int64_t>> time
 void Tape::tick(const char* name, std::uint32_t depth, std::int64_t stalled_ns, std::uint64_t reserved) {
   if (!on_step_thread()) return;
   clock_ = {clock_.tick + 1, 0};
-  if (recording_ && recording_->ticks.size() == kMostTicks) {  // no step to plan: an evaluation between two, say
+  if (recording_ && recording_->is_full()) {  // no step to plan: an evaluation between two, say
     recording_.reset();
     records_ = false;
   }

@@ -66,6 +66,8 @@ struct Shape {
   std::uint64_t bytes() const { return pages * page; }
 };
 
+constexpr std::size_t kMostBytes = std::size_t{1} << 48;  // no address space has more, and a shape counts less than 2^32 pages
+
 constexpr Shape shape_of(std::size_t nbytes) {
   std::size_t page = round_up(nbytes, kHugePage) - nbytes <= nbytes / (nbytes < 2 * kHugePage ? 8 : 3) ? kHugePage : kSmallPage;
   return {page, static_cast<std::uint32_t>(round_up(nbytes, page) / page)};

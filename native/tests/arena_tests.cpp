@@ -371,6 +371,30 @@ TEST(a_disk_that_never_answers_makes_the_watchdog_go_over_budget_instead_of_hang
   CHECK(filled(p, 4 * kMiB, 1) && filled(q, 4 * kMiB, 2));
 }
 
+TEST(the_watchdog_counts_no_time_for_which_the_process_was_stopped) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  auto expired_after = [](std::int64_t stopped) {
+    Watchdog watchdog(30 * kSecond);
+    std::int64_t now = 1000 * kSecond;
+    const std::int64_t since = now;
+    for (; now < since + 5 * kSecond; now += kSecond / 20) CHECK(!watchdog.has_expired(now, since));
+    now += stopped;
+    int looks = 0;
+    for (; !watchdog.has_expired(now, since); now += kSecond / 20) ++looks;
+    return looks / 20;
+  };
+  CHECK(expired_after(0) == 25);
+  CHECK(expired_after(3600 * kSecond) == 30);
+}
+
+TEST(a_size_that_no_address_space_has_is_refused) {
+  Arena& arena = make_arena(0);
+  char* before = filled_block(arena, 4 * kMiB, 1);
+  for (std::size_t nbytes : {std::size_t{1} << 53, (std::size_t{1} << 53) + 4096, std::size_t{1} << 60, ~std::size_t{0} >> 1})
+    CHECK(has(refusal_of([&] { arena.allocate(nbytes); }), "address space"));
+  CHECK(filled(before, 4 * kMiB, 1));
+}
+
 TEST(a_block_freed_during_its_eviction_keeps_its_place_until_the_write_has_drained) {
   auto* interference = new Interference;
   interference->point = Point::BeforeChunk;

@@ -71,6 +71,20 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
   CHECK(filled(a, 8 * kMiB, 1) && arena.counters().live == 8 * kMiB);
 }
 
+TEST(what_died_leaves_its_space_on_a_full_disk) {
+  Arena& arena = make_arena(8 * kMiB);
+  std::vector<char*> all;
+  for (unsigned i = 0; i < 4; ++i) all.push_back(filled_block(arena, 8 * kMiB, i));
+  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+                     errno = ENOSPC;
+                     return -1;
+                   }});
+  CHECK(has(refusal_of([&] { arena.allocate(1024 * kMiB); }), "cannot reserve"));
+  for (unsigned i = 1; i < 4; ++i) arena.release(all[i]);
+  char* smaller = filled_block(arena, 16 * kMiB, 5);  // as whoever finds a batch that fits
+  CHECK(filled(all[0], 8 * kMiB, 0) && filled(smaller, 16 * kMiB, 5));
+}
+
 TEST(a_full_disk_is_not_asked_at_the_end_of_every_operator) {
   Arena& arena = make_arena(0);
   char* a = filled_block(arena, 8 * kMiB, 1);

@@ -1,12 +1,18 @@
 // The spill file: one directory, and stripes over several.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <mutex>
@@ -142,6 +148,31 @@ TEST(a_spill_directory_that_does_not_exist_is_an_error_that_says_what_to_do) {
   std::string missing = std::string(spill_directory()) + "/nobody made this one";
   std::string said = refusal_of([&] { SpillFile file({spill_directory(), missing}); });
   CHECK(has(said, missing.c_str()) && has(said, "--spill"));
+}
+
+TEST(where_a_file_system_has_no_unnamed_files_a_file_loses_its_name_at_once) {
+  sock_filter refusal[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{static_cast<unsigned short>(std::size(refusal)), refusal};
+  std::string own = std::string(spill_directory()) + "/unnamed-XXXXXX";
+  CHECK(mkdtemp(own.data()) != nullptr);
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  CHECK(open(own.c_str(), O_TMPFILE | O_RDWR, 0600) < 0 && errno == EOPNOTSUPP);
+  SpillFile file({own});
+  CHECK(std::filesystem::is_empty(own));
+  Pages out(8 * kMiB), in(8 * kMiB);
+  for (std::size_t page = 0; page < out.count(); ++page) out.word(page) = page + 1;
+  std::vector<iovec> parts = out.parts(1), back = in.parts(1);
+  CHECK(file.reserve(8 * kMiB) == 0 && file.write(parts.data(), static_cast<int>(parts.size()), 0) == 0);
+  CHECK(file.read(back.data(), static_cast<int>(back.size()), 0) == 0);
+  for (std::size_t page = 0; page < in.count(); ++page) CHECK(in.word(page) == page + 1);
+  rmdir(own.c_str());
 }
 
 TEST(every_byte_of_several_files_lies_in_its_stripe_once) {

@@ -120,18 +120,15 @@ Parts find_parts(PyObject* whole) {
 const Names* way_to(PyObject* whole, PyObject* part) {
   static const Names none;
   if (whole == part) return &none;
-  Known& known = calls().known;
-  auto parts = known.find(whole);
-  if (parts != known.end()) {
-    auto found = parts->second.find(part);
-    // One that has no way has an entry, too, so that it is not looked for at each operator.
-    if (found != parts->second.end() && found->second.empty()) return nullptr;
-    if (found != parts->second.end() && leads_to(py::reinterpret_borrow<py::object>(whole), found->second, part))
-      return &found->second;
-  }
-  Parts& anew = known[whole] = find_parts(whole);
-  const Names& way = anew[part];
-  return way.empty() ? nullptr : &way;
+  auto [entry, is_new] = calls().known.try_emplace(whole);
+  Parts& parts = entry->second;
+  if (is_new) parts = find_parts(whole);
+  auto found = parts.find(part);
+  if (found == parts.end()) return nullptr;  // such as a teacher kept in a list, all through this step
+  if (leads_to(py::reinterpret_borrow<py::object>(whole), found->second, part)) return &found->second;
+  parts = find_parts(whole);
+  found = parts.find(part);
+  return found == parts.end() ? nullptr : &found->second;
 }
 
 }  // namespace

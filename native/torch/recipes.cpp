@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -59,6 +60,11 @@ class Keeper {
 
   std::optional<c10::IValue> keep(const c10::IValue& value) {
     if (value.isGenerator() || value.isObject() || value.isPyObject() || value.isStorage()) return std::nullopt;
+    if (!value.isTensor() && !value.isTensorList() && !value.isOptionalTensorList()) {
+      bool has_tensors = value.isGenericDict();
+      for_each_part(value, [&](const at::Tensor&) { has_tensors = true; });
+      if (has_tensors) return std::nullopt;
+    }
     if (value.isList() && !value.isTensorList() && !value.isOptionalTensorList())
       return value.toList().copy();  // TorchScript gives the script's own list, which may change afterwards
     return with_tensors(value, [this](const at::Tensor& tensor) { return keep_tensor(tensor); });
@@ -318,7 +324,13 @@ void make_what_is_asked() {
   begin_maker();
   for (;;) {
     while (sem_wait(&any_asked) != 0) {}
-    if (--idle_makers == 0) start_thread();
+    if (--idle_makers == 0) {
+      try {
+        start_thread();
+      } catch (const std::system_error&) {  // no more threads may be begun: this one goes on, and is idle again later
+        --idle_makers;
+      }
+    }
     for (std::atomic<std::uintptr_t>& place : asked) {
       if (std::uintptr_t request = place.exchange(0)) attend(request);
     }

@@ -31,10 +31,12 @@ py::object as_columns(const Recording& r) {
   py::dict d;
   d["time_ns"] = r.time_ns;
   d["stalled_ns"] = r.stalled_ns;
-  d["names"] = r.names;
+  std::vector<std::string> names = r.names;
+  names.insert(names.end(), r.calls.begin(), r.calls.end());
+  d["names"] = names;
   d["tick_name"] = column(r.ticks, [](auto& t) { return t.name; });
   d["tick_module"] = column(r.ticks, [](auto& t) { return t.module; });
-  d["tick_arguments"] = column(r.ticks, [](auto& t) { return t.arguments; });
+  d["tick_arguments"] = column(r.ticks, [&](auto& t) { return static_cast<std::uint32_t>(r.names.size()) + t.arguments; });
   d["tick_depth"] = column(r.ticks, [](auto& t) { return t.depth; });
   d["tick_phase"] = column(r.ticks, [](auto& t) { return static_cast<int>(t.phase); });
   d["tick_begin_ns"] = column(r.ticks, [](auto& t) { return t.begin_ns; });

@@ -396,7 +396,7 @@ def pin(address: int, nbytes: int = 0) -> bool:
 def unpin(address: int, nbytes: int = 0) -> None:
     """Undo one ``pin``."""
 
-def dlpack_table(theirs: object, before: Callable[[Tensor, bool], None]) -> object:
+def dlpack_table(theirs: object, before: Callable[[Tensor, bool], object]) -> object:
     """Return a capsule with a table of C functions like ``theirs``, ``torch.Tensor.__dlpack_c_exchange_api__``.
 
     Its exports call ``before`` first, with the tensor, and with whether its memory is the caller's from then on (else

@@ -1,5 +1,7 @@
 """Where moved storages may go: a directory that exists, is writable and does not lie in RAM."""
 
+import errno
+import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from ebbtide.errors import SpillError
-from ebbtide.host.spill import checked_spill_directory, choose_spill_directories, free_bytes_of, usable_bytes
+from ebbtide.host.spill import (
+    checked_spill_directory,
+    choose_spill_directories,
+    free_bytes_of,
+    open_unnamed,
+    usable_bytes,
+)
 
 
 def proc_with(root: Path, *mounts: tuple[str, str, str]) -> Path:
@@ -55,6 +63,24 @@ def test_what_is_missing_no_directory_or_not_writable_is_refused(tmp_path: Path)
         choose_spill_directories([str(tmp_path / "file")])
     with pytest.raises(SpillError, match="no file can be created"):
         choose_spill_directories(["/proc"])
+
+
+def test_where_the_file_system_has_no_unnamed_files_a_file_loses_its_name_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an overlay before Linux 6.1, and NFS."""
+    opens = os.open
+
+    def refusing(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opens(path, flags, mode)
+
+    monkeypatch.setattr("os.open", refusing)
+    file, _ = open_unnamed(tmp_path)
+    with os.fdopen(file, "wb") as unnamed:
+        assert os.fstat(unnamed.fileno()).st_nlink == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_default_is_the_first_that_can_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -485,3 +485,18 @@ def an_operator_on_symbolic_sizes() -> str:
         os.dup2(before, 2)
         file.seek(0)
         return file.read().decode()
+
+
+def what_is_looked_at_by_its_address() -> None:
+    """A tensor larger than the arena is asked for its address, and parameters are refused by DLPack."""
+    with ebbtide.Session(fast="2GiB", policy="demand", progress="off"):
+        large = torch.ones(6 << 20)
+        assert large.data_ptr() % 16 == 0
+        assert not _torch.counters()["over_budget"]
+        weight = nn.Parameter(torch.ones(1 << 18))
+        for _ in range(3):
+            with pytest.raises(BufferError):
+                weight.__dlpack__()
+            assert _torch.evict([weight]) > 0
+        assert float(large.sum()) == 6 << 20
+        assert float(weight.detach().sum()) == 1 << 18

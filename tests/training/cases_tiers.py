@@ -54,12 +54,12 @@ def used_in_place(name: str, fast: str, policy: str) -> InPlace:
     return InPlace(verdict(plain, ours, session), in_tier, moved, _torch.counters()["faults"])
 
 
-def two_sessions(first: str, second: str) -> str:
+def two_sessions(first: dict[str, str], second: dict[str, str]) -> str:
     """What the second says."""
-    with ebbtide.Session(fast="1GiB", policy="demand", tiers=first):
+    with ebbtide.Session(fast="1GiB", policy="demand", **first):
         pass
     try:
-        with ebbtide.Session(fast="1GiB", policy="demand", tiers=second):
+        with ebbtide.Session(fast="1GiB", policy="demand", **second):
             pass
     except SessionError as error:
         return str(error)

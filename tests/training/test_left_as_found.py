@@ -1,6 +1,7 @@
 """A script finds its process as a plain run has it. The exceptions are listed here."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,20 @@ def test_threads_are_as_the_script_says_before_it_imports_a_library(
     ours = run(EBBTIDE, "run", "--fast", "1GiB", str(script), fresh=True)
     assert ours.stdout == plain.stdout, ours.stderr
     assert not of_pytorch or plain.stdout.splitlines()[2].split()[0] == of_pytorch
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="OpenMP binds to one CPU of several")
+def test_where_openmp_binds_its_threads_they_are_as_many_and_ours_run_anywhere(tmp_path: Path) -> None:
+    """It binds the thread that loads it, and those that this one begins."""
+    script = tmp_path / "says_threads.py"
+    anywhere = "print(sum(len(os.sched_getaffinity(int(task))) > 1 for task in os.listdir('/proc/self/task')))"
+    script.write_text(SAYS_THREADS.format(first="", then="") + anywhere)
+    bound = {"OMP_PROC_BIND": "close"}
+    *plain, free = run(sys.executable, str(script), env=bound, status=0, fresh=True).stdout.splitlines()
+    ran = run(EBBTIDE, "run", "--fast", "1GiB", str(script), env=bound, fresh=True)
+    *ours, free_too = ran.stdout.splitlines()
+    assert ours == plain, ran.stderr
+    assert int(free_too) > int(free)
 
 
 WAITS_FOR_A_SIGNAL = """\

@@ -119,6 +119,11 @@ def test_sizes_that_are_symbols_are_no_trouble() -> None:
     assert "callback" not in child.run("cases_mishaps:an_operator_on_symbolic_sizes", env=PAGES)
 
 
+def test_what_is_only_looked_at_by_its_address_is_not_held() -> None:
+    env = PAGES | {"EBBTIDE_ARENA": "12MiB", "EBBTIDE_PIECE": "2MiB"}
+    child.run("cases_mishaps:what_is_looked_at_by_its_address", env=env)
+
+
 def test_a_model_can_be_built_larger_than_the_budget() -> None:
     child.run("cases_mishaps:a_model_built_larger_than_the_budget", env=PAGES | {"EBBTIDE_ARENA": "12MiB"})
 

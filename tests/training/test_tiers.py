@@ -101,10 +101,13 @@ def test_births_that_find_no_room_go_to_a_node_under_policies_that_say_so(policy
     assert (used_in_place(policy).moved[-1] == 0) == (policy == "first-touch")
 
 
-def test_the_tiers_of_a_process_stay() -> None:
-    small, large = "numa:0:2MiB", "numa:0:4MiB"
+def test_the_tiers_of_a_process_stay(tmp_path: Path) -> None:
+    small, large = {"tiers": "numa:0:2MiB"}, {"tiers": "numa:0:4MiB"}
     assert "which stay: name the same" in child.run("cases_tiers:two_sessions", small, large, env=SMALLEST)
     assert child.run("cases_tiers:two_sessions", small, small, env=SMALLEST) == ""
+    there = {"spill": str(tmp_path)}
+    assert "which stays: name the same" in child.run("cases_tiers:two_sessions", {}, there, env=SMALLEST)
+    assert child.run("cases_tiers:two_sessions", there, {}, env=SMALLEST) == ""
 
 
 MISSING, TOO_LARGE = ("numa:63:1GiB", "there is no NUMA node 63"), ("numa:0:900TiB", "less than the 900 TiB asked for")

@@ -5,6 +5,7 @@ program's step ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from ebbtide.ir.run_report import KINDS
 _PARAMETER = KINDS.index("parameter")
 _GRADIENT = KINDS.index("gradient")
 _OPTIMIZER_STATE = KINDS.index("optimizer_state")
+_REST = 20
+"""Looking for all parameters takes at most this part of the time where a program makes an optimizer for each task."""
 
 
 class OptimizerHooks(Subscriber):
@@ -46,6 +49,7 @@ class OptimizerHooks(Subscriber):
         self._on_end = on_end
         self._iterations = Iterations()
         self._has_news = True  # parameters that no optimizer has were not looked for since one was built
+        self._looks_again_at = 0.0
         self._counted: set[int] = set()  # optimizers whose parameters are in ``_numbers``, by id
         self._numbers: dict[int, int] = {}  # of each parameter that an optimizer has updated, by id
         self.backward_ran = False
@@ -65,10 +69,12 @@ class OptimizerHooks(Subscriber):
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
         self._on_begin()
-        if self._has_news:
+        if self._has_news and (begun := monotonic()) >= self._looks_again_at:
             self._has_news = False
             every = (tensor for tensor in instances(torch.Tensor) if _is_parameter(tensor))
             self._classify(every, _PARAMETER)  # frozen ones, too
+            ended = monotonic()
+            self._looks_again_at = ended + _REST * (ended - begun)
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
         if id(optimizer) not in self._counted:

@@ -67,7 +67,7 @@ def guard() -> None:
     scripted_files.guard(lambda nbytes: nbytes >= _least_in_pieces)
 
 
-def before_dlpack_exports(function: Callable[[torch.Tensor, bool], None]) -> None:
+def before_dlpack_exports(function: Callable[[torch.Tensor, bool], object]) -> None:
     """Have the function called before a library takes a tensor through DLPack's table of C functions.
 
     It gets the tensor, and whether the library keeps the memory or looks at it in a call of its own.
@@ -102,9 +102,13 @@ def _numpy_held(numpy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _dlpack_held(dlpack: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if args and isinstance(args[0], torch.Tensor):
-        _held(args[0], keeps=True)
-    return dlpack(*args, **kwargs)
+    held = _held(args[0], keeps=True) if args and isinstance(args[0], torch.Tensor) else None
+    try:
+        return dlpack(*args, **kwargs)
+    except BaseException:  # a parameter that requires a gradient is not exported
+        if held is not None:
+            _torch.unpin(*held)
+        raise
 
 
 def _sent_held(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -143,16 +147,18 @@ def _hold_all(values: Sequence[Any]) -> None:
         _held(tensor, keeps=True)
 
 
-def _held(tensor: torch.Tensor, keeps: bool) -> None:
-    """Hold a tensor's memory for good, or fetch it alone."""
+def _held(tensor: torch.Tensor, keeps: bool) -> tuple[int, int] | None:
+    """Hold a tensor's memory for good, or fetch it alone. Return what is held: the address and bytes."""
     with torch._C.DisableTorchFunction():  # a subclass's own functions are for what the script calls
         if tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0:
             address, nbytes = _address_of(tensor), _extent_of(tensor)
             if _torch.pin(address, nbytes):
-                if not keeps:
-                    _torch.unpin(address, nbytes)
+                if keeps:
+                    return address, nbytes
+                _torch.unpin(address, nbytes)
             elif _shows_small and keeps and nbytes < _least_managed:
                 _torch.note_array(address, True)
+    return None
 
 
 def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -165,8 +171,11 @@ def _data_ptr_fetched(data_ptr: Callable[..., Any], *args: Any, **kwargs: Any) -
         tensor = args[0]
         nbytes = _extent_of(tensor) if tensor.device.type == "cpu" else 0
         try:
-            if nbytes > 0 and _torch.pin(address, nbytes):
-                _torch.unpin(address, nbytes)
+            for begin in range(0, nbytes, _least_in_pieces):  # what is larger than memory may be asked for its address
+                part = address + begin, min(nbytes - begin, _least_in_pieces)
+                if not _torch.pin(*part):
+                    break
+                _torch.unpin(*part)
         except RuntimeError as error:  # touched, it says what is wrong
             if came_from_a_handler(error):
                 raise

@@ -10,6 +10,7 @@ import ctypes
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,32 @@ PROC = Path("/proc")
 _UNLIMITED = 2**60  # cgroup v1 writes "no limit" as the largest page-rounded 63-bit number
 _MOST_STATUS_BYTES = 1 << 14
 _PR_SET_PDEATHSIG = 1
+_BINDS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_CPUS = os.sched_getaffinity(0)  # before anybody imported PyTorch, under ``ebbtide run``
 _kept: tuple[int, int, os.stat_result] | None = None  # a process and its status, open since it was first read
 
 
 def end_with_parent() -> None:
     """Have the kernel end this process when its parent ends, however that does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_bound() -> bool:
+    """Tell whether OpenMP binds its threads: the first to one CPU, as it is loaded, and all that this one begins."""
+    return any(map(os.environ.get, _BINDS))
+
+
+@contextlib.contextmanager
+def on_all_cpus() -> Iterator[None]:
+    """Have what this thread begins meanwhile run on the CPUs that the process began with."""
+    own = os.sched_getaffinity(0)
+    if is_bound():
+        os.sched_setaffinity(0, own | _CPUS)
+    try:
+        yield
+    finally:
+        if is_bound():
+            os.sched_setaffinity(0, own)
 
 
 @dataclass(frozen=True, slots=True)

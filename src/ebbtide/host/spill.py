@@ -6,6 +6,7 @@ directories in stripes of 4 MiB ([Note: stripes] in ``native/core/spill_file.hpp
 """
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -73,13 +74,18 @@ def checked_spill_directories(directories: Sequence[Path], proc: Path = PROC) ->
 
 def open_unnamed(directory: Path) -> tuple[int, bool]:
     """Open an unnamed file, as a run does. Return its descriptor, and whether O_DIRECT works. Raises OSError."""
-    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     try:
-        return os.open(directory, flags | os.O_DIRECT, 0o600), True
+        file = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno != errno.EOPNOTSUPP:
             raise
-    return os.open(directory, flags, 0o600), False
+        file, name = tempfile.mkstemp(prefix=".ebbtide-", dir=directory)
+        os.unlink(name)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_DIRECT)
+    except OSError:
+        return file, False
+    return file, True
 
 
 def reserve(file: int, nbytes: int) -> bool:
@@ -123,8 +129,7 @@ def checked_spill_directory(directory: Path, proc: Path = PROC) -> Path:
     if mount.kind in _RAM_KINDS or mount.source.startswith(_RAM_DEVICES):
         raise SpillError(str(directory), f"it lies in RAM ({mount.kind} on {mount.point}), which would free nothing")
     try:
-        with tempfile.TemporaryFile(dir=real):
-            pass
+        os.close(open_unnamed(real)[0])
     except OSError as error:
         raise SpillError(str(directory), f"no file can be created in it ({error.strerror})") from error
     return real

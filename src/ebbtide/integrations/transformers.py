@@ -19,14 +19,24 @@ from ebbtide.units import Budget
 
 
 class _Metrics(TrainerCallback):  # type: ignore[misc]
-    """Adds ``ebbtide/...`` to what is logged. It stands before those who report, which the user's callbacks follow."""
+    """Adds ``ebbtide/...`` to what is logged. It stands before those who report and the user's callbacks, and again
+    after them: there it takes its entries out, since what is logged may be what ``evaluate`` returns."""
 
     def __init__(self, training: TrainerSession) -> None:
         self._training = training
+        self._logs: dict[str, Any] | None = None  # that have its entries
+        self._added: dict[str, Any] = {}
 
     def on_log(self, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
-        if logs is not None:
-            logs.update(self._training.metrics())
+        if logs is None:
+            return
+        if logs is self._logs:
+            self._logs = None
+            for name in self._added:
+                logs.pop(name, None)
+        else:
+            self._logs, self._added = logs, self._training.metrics()
+            logs.update(self._added)
 
 
 def _handler_of(callback: TrainerCallback) -> Any:
@@ -61,7 +71,8 @@ class EbbtideCallback(TrainerCallback):  # type: ignore[misc]
         self._training.expects(state.max_steps - state.global_step)
         if (handler := _handler_of(self)) is not None:
             others = [each for each in handler.callbacks if not isinstance(each, _Metrics)]
-            handler.callbacks = [_Metrics(self._training), *others]  # a new list: this one is being gone through
+            metrics = _Metrics(self._training)
+            handler.callbacks = [metrics, *others, metrics]  # a new list: this one is being gone through
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._training.begin_step()

@@ -24,6 +24,7 @@ import ebbtide._torch as _torch
 from ebbtide.budget.bounds import need_of
 from ebbtide.errors import EbbtideError
 from ebbtide.host.own_thread import OwnThread
+from ebbtide.host.process import on_all_cpus
 from ebbtide.planning.anonymous_file import AnonymousFile
 from ebbtide.planning.plan_job import MARK, Answer, Job, PlanningKilledError, planning_bytes, with_seconds
 from ebbtide.units import MIB, format_bytes, seconds
@@ -117,7 +118,9 @@ class PlanningProcess:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
         with closing(AnonymousFile()) as answers, closing(AnonymousFile()) as troubles:
             files = (question.fd, answers.fd, troubles.fd)
-            with subprocess.Popen(command, -1, None, *files, env=environment, process_group=0) as child:
+            with on_all_cpus():
+                begun = subprocess.Popen(command, -1, None, *files, env=environment, process_group=0)
+            with begun as child:
                 try:
                     question.close()
                     _torch.set_aside(needed, child.pid)

@@ -85,6 +85,7 @@ class Planning:
         self._wanted = wanted
         self._warn = warn
         self._say = say
+        self._is_too_long = False
         self._shared_bytes = 0  # the current job's
         # A timeline needs a step that followed a plan. Later, a planning process that was killed has the same effect.
         self._waits = wanted.waits or wanted.save_timeline is not None
@@ -261,7 +262,10 @@ class Planning:
         """Have the last step planned, if it was recorded, and if a plan of it is wanted."""
         recording = _torch.take_recording()
         if not recording.n_ticks:
-            return  # the step was too long to be recorded
+            if not self._is_too_long:
+                self._is_too_long = True
+                self._say("a step has too many operators for a plan; tensors move where memory is needed")
+            return
         if self.followed is None:
             self._learn(recording, budget_bytes)
         elif (planned := self._planned()) is not None:

@@ -24,6 +24,7 @@ _OF_A_PARENT = (
 )
 _process: int | None = None  # the one that made the arena
 _tiers: tuple[SlowerTier, ...] = ()
+_spill: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def start_arena(run: Run) -> None:
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has. Raises
     SettingError for a tier that this machine does not have. Also raises SpillError and PlatformError.
     """
-    global _process, _tiers
+    global _process, _tiers, _spill
     if _process not in (None, os.getpid()):
         raise SessionError(_OF_A_PARENT)
     if _process is not None and run.settings.tiers != _tiers:
@@ -53,14 +54,26 @@ def start_arena(run: Run) -> None:
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
     try:
-        _torch.start(_asked(run))
+        with process.on_all_cpus():
+            _torch.start(_asked(run))
     except ValueError as error:
         raise SettingError(str(error)) from error
     except RuntimeError as error:
         if "address space" in str(error):  # the directory is not to blame
             raise PlatformError(str(error)) from error
-        raise SpillError(", ".join(map(str, run.spill)), str(error)) from error
-    _process, _tiers = os.getpid(), run.settings.tiers
+        raise SpillError(_listed(run.spill), str(error)) from error
+    _process, _tiers, _spill = os.getpid(), run.settings.tiers, tuple(run.spill)
+
+
+def spill_of_this_process(chosen: tuple[Path, ...], is_named: bool) -> tuple[Path, ...]:
+    """Return the directories of the first session, which stay, or else those chosen. Raises SessionError where others
+    are named."""
+    if is_named and _spill and chosen != _spill:
+        raise SessionError(
+            f"the first session of this process writes to {_listed(_spill)}, which stays: name the same, or start "
+            f"another process for {_listed(chosen)}"
+        )
+    return _spill or chosen
 
 
 def _asked(run: Run) -> "_torch.ArenaSettings":
@@ -133,7 +146,11 @@ def rooms_of(tiers: Sequence[SlowerTier], spill: Sequence[Path]) -> list[tuple[s
     except OSError:
         return None
     file = free + _torch.counters()["tier_bytes"][-1]
-    return [*((f"in {tier.name}", tier.capacity_bytes) for tier in tiers), (f"in {', '.join(map(str, spill))}", file)]
+    return [*((f"in {tier.name}", tier.capacity_bytes) for tier in tiers), (f"in {_listed(spill)}", file)]
+
+
+def _listed(directories: Sequence[Path]) -> str:
+    return ", ".join(map(str, directories))
 
 
 def _names(tiers: Sequence[SlowerTier]) -> str:

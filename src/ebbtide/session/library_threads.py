@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ebbtide.host.kernel_files import text_of
-from ebbtide.host.process import PROC
+from ebbtide.host.process import PROC, is_bound, on_all_cpus
 from ebbtide.terminal import tell
 
 _READ_AS_LOADED = (
@@ -34,6 +34,11 @@ _TOO_LATE = {
     "numpy": ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES"),
 }
 """Others that decide about bits, by who reads them."""
+_READ_AGAIN: dict[str, Callable[[], object]] = {
+    "TORCH_LOGS": lambda: import_module("torch._logging._internal")._init_logs(),
+    "TORCH_DISTRIBUTED_DEBUG": lambda: import_module("torch.distributed").set_debug_level_from_env(),
+}
+"""Others of PyTorch's, which can be read again."""
 _OPENBLAS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 LIBRARIES = ("numpy", "torch")
 """PyTorch imports NumPy."""
@@ -100,10 +105,11 @@ class _FirstImport(MetaPathFinder):
 
 
 def _what_they_read() -> dict[str, object]:
-    read: dict[str, object] = {name: os.environ.get(name) for name in (*_READ_AS_LOADED, *chain(*_TOO_LATE.values()))}
-    return read | {"CPUs": os.sched_getaffinity(0)}
+    read: dict[str, object] = {name: os.environ.get(name) for name in _NAMES}
+    return read | {"CPUs": None if is_bound() else os.sched_getaffinity(0)}
 
 
+_NAMES = (*_READ_AS_LOADED, *_READ_AGAIN, *chain(*_TOO_LATE.values()))
 _AS_LOADED = _what_they_read()  # as this module is: a package around a script's module may change it since
 
 
@@ -116,14 +122,17 @@ def _take(library: ModuleType, before: dict[str, object]) -> None:
             "from a plain run's: set it for `ebbtide run`"
         )
     if library.__name__ == "torch":
+        for name in changed.intersection(_READ_AGAIN):
+            _READ_AGAIN[name]()
         with suppress(ImportError):  # NumPy, as PyTorch's own import does
             import_module("numpy")
-    if changed <= set(chain(*_TOO_LATE.values())):
+    if not changed & {*_READ_AS_LOADED, "CPUs"}:
         return
     code = _ASK.format(path=sys.path, library=library.__name__)
-    asked = subprocess.run(
-        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    with on_all_cpus():
+        asked = subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
     threads = tuple(int(word) for word in asked.stdout.split() if word.isdigit())
     if asked.returncode or len(threads) != len(threads_of(library)):
         tell("ebbtide: warning: numbers of threads are not as the script says: set OMP_NUM_THREADS for `ebbtide run`")

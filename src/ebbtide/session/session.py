@@ -214,8 +214,9 @@ class Session(Driven):
         spill = choose_spill_directories(self._settings.spill)
         require_native()
         from ebbtide.runtime.arena_engine import ArenaEngine
-        from ebbtide.runtime.start_arena import Run
+        from ebbtide.runtime.start_arena import Run, spill_of_this_process
 
+        spill = spill_of_this_process(spill, bool(self._settings.spill))
         planning = self._planning(lambda: machine_for(self._settings, spill, self._say))
         run = Run(self._settings, bounds, spill, decider_policy(self._settings.policy))
         engine = ArenaEngine(run, planning, self._ranks, say=self._say, warn=self._warn)

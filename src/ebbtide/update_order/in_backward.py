@@ -239,7 +239,7 @@ class InBackward(Subscriber):
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         order = self._known.get(id(optimizer))
-        if order is None or order.left:
+        if order is None or order.left or os.getpid() != self._process:
             return
         self._check(own_steps=1)
         reason = IN_A_MODE if is_in_a_mode() else order.forbidden() or self._refusal(order, args, kwargs)
