@@ -74,9 +74,9 @@ def test_under_noise_the_same_plan_is_simulated_and_held_against_that_steps_boun
 
 def test_compare_over_steps_and_machines_has_the_cells_that_it_has_alone(tmp_path: Path) -> None:
     steps = [tmp_path / "small.trace", tmp_path / "large.trace"]
-    for layers, path in zip((3, 5), steps, strict=True):
+    for layers, path in zip((6, 8), steps, strict=True):
         save(network(layers=layers), path)
-    machines = ("--machine", "dram-cxl", "--machine", "h200")
+    machines = ("--machine", "rtx4090", "--machine", "h200")
     asked = ("--fast", "50%,2MiB,100%", "--policy", ",".join(POLICIES))
     found = json.loads(run("compare", *steps, *machines, *asked, "--noise", 25, "--json").stdout)
     cells = found["cells"]

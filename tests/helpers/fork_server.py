@@ -104,23 +104,23 @@ def serve(listener: socket.socket) -> Command | None:
 
 
 def run(words: list[str]) -> None:
-    if Path(words[0]).name == "ebbtide":
-        try:
+    status: object = None
+    try:
+        if Path(words[0]).name == "ebbtide":
             status = import_module("ebbtide.cli").main()
-        except SystemExit as ended:
-            status = ended.code
-        if isinstance(status, str):
-            sys.exit(status)
-        end(status or 0)
-    elif words[0] == "-c":
-        exec(words[1], vars(sys.modules["__main__"]))
-    elif words[0] == "-m":
-        if not hasattr(sys.modules.get(words[1]), "__path__"):
-            sys.modules.pop(words[1], None)
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(words[0], run_name="__main__")
-    end(0)
+        elif words[0] == "-c":
+            exec(words[1], vars(sys.modules["__main__"]))
+        elif words[0] == "-m":
+            if not hasattr(sys.modules.get(words[1]), "__path__"):
+                sys.modules.pop(words[1], None)
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    if status is not None and not isinstance(status, int):
+        sys.exit(status)  # Python shows it
+    end(status or 0)
 
 
 def end(status: int) -> None:

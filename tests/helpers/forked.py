@@ -157,9 +157,12 @@ def fork_planners(address: str) -> None:
 
 def ask_as(words: Sequence[str], python_address: str, planner_address: str) -> None:
     """In a forked command: let servers fork what it starts."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
     fork_planners(planner_address)
     if STARTS_PYTHONS & set(words[1:3]) or any(word.startswith("auto") for word in words[2:5]):
         subprocess.Popen = popen(python_address, python_address, planner_address)
+        subprocess_handler.Popen = subprocess.Popen  # torchrun's, who took it by name
 
 
 def run(
