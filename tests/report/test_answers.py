@@ -196,7 +196,7 @@ def test_the_answers_are_seen(open_page: Callable[..., Any], width: int, scheme:
         TriedBudget("25%", 7 * MIB, None, untried=True),
         TriedBudget("10%", 2 * MIB, None, why_not=SCRIPT),
     )
-    page = open_page(render_page(replace(subject(), budgets=tried, times=RECORDED)), width, color_scheme=scheme)
+    page = open_page(render_page(replace(subject(), budgets=tried, times=RECORDED)), width=width, color_scheme=scheme)
     assert page.locator("main section").first.get_attribute("id") == "answers"
     assert "28.0 MiB of tensors, at 30\u00a0% of the step" in page.locator("#peak-said").inner_text()
     rows = [row.inner_text().split("\t") for row in page.locator("#leave tr").all()]

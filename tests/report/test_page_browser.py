@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.ir.test_report_format import REPORT
 Show = Callable[..., Any]
 
 
+@cache
 def trace_of(n_storages: int) -> Trace:
     """Random lives, sizes, kinds and accesses; the modules are h.0 to h.9."""
     rng = np.random.default_rng(7)
@@ -61,26 +63,19 @@ def numbered() -> Trace:
     return replace(step(), storages=Storages.from_rows(rows), accesses=uses)
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("pages")
-    route = subject().route
-    subjects = {
-        "small": subject(),
-        "run": replace(subject(), run=replace(REPORT, arena_budget_bytes=30 * MIB)),
-        "random": Subject(trace_of(150), route=route, machine="made up"),
-        "large": Subject(trace_of(20_000), route=None),
-        "spike": Subject(spike()),
-        "numbered": Subject(numbered()),
-    }
-    for name, what in subjects.items():
-        (folder / f"{name}.html").write_text(render_page(what))
-    return {name: folder / f"{name}.html" for name in subjects}
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "small": subject,
+    "run": lambda: replace(subject(), run=replace(REPORT, arena_budget_bytes=30 * MIB)),
+    "random": lambda: Subject(trace_of(150), route=subject().route, machine="made up"),
+    "large": lambda: Subject(trace_of(20_000), route=None),
+    "spike": lambda: Subject(spike()),
+    "numbered": lambda: Subject(numbered()),
+}
 
 
 @pytest.fixture
-def show(open_page: Show, pages: dict[str, Path]) -> Show:
-    return lambda name, *args, **options: open_page(pages[name], *args, **options)
+def show(open_page: Show) -> Show:
+    return lambda name, *args, **options: open_page(render_page(SUBJECTS[name]()), *args, **options)
 
 
 def drawn(page: Any) -> dict[str, Any]:
@@ -383,6 +378,19 @@ def test_a_spike_is_no_wider_than_a_pixel(show: Show) -> None:
     assert x[1] - x[0] <= 1000 / pixels  # ms of a second
 
 
+def await_boxes(page: Any) -> None:
+    """Until the tree has moved to a box."""
+    page.wait_for_function("() => !document.querySelector('#tree')._transitionData._animationRaf")
+    drawn(page)
+
+
+def follow(page: Any, act: Callable[[], Any]) -> None:
+    """Does what leads to another address, and waits until the page was told of it."""
+    page.evaluate("followed = 0, addEventListener('hashchange', () => { followed = 1; }, { once: true })")
+    act()
+    page.wait_for_function("() => followed")
+
+
 def test_a_box_that_fills_the_chart_shows_the_way_back(show: Show) -> None:
     page = show("random")
     page.locator("#tree").scroll_into_view_if_needed()
@@ -391,25 +399,25 @@ def test_a_box_that_fills_the_chart_shows_the_way_back(show: Show) -> None:
     before = boxes.count()
     assert before >= 5
     boxes.last.locator("path.surface").click()
-    page.wait_for_timeout(1500)  # the chart moves to the box
+    await_boxes(page)
     area, back = page.locator("#tree").bounding_box(), page.locator("#tree g.pathbar").first.bounding_box()
     assert back["height"] > 10
     assert area["y"] <= back["y"]
     assert back["y"] + back["height"] <= area["y"] + area["height"]
     page.mouse.click(back["x"] + 10, back["y"] + back["height"] / 2)
-    page.wait_for_timeout(1500)
+    await_boxes(page)
     assert boxes.count() == before
 
 
 def test_what_is_chosen_is_in_the_address_and_back_leads_to_what_was_before(show: Show) -> None:
     def seen(page: Any) -> tuple[str, str, list[str]]:
-        page.wait_for_timeout(1000)  # a chart that moves to a box ends
         boxes = sorted(filter(None, page.locator("#tree text.slicetext").all_text_contents()))
         return page.get_by_label("Module contains").input_value(), page.locator("output").inner_text(), boxes
 
     page = show("random")
     states = [seen(page)]
     page.locator("#tree g.slice").last.locator("path.surface").click()
+    await_boxes(page)
     states.append(seen(page))
     page.get_by_label("Module contains").press_sequentially("h.3")
     states.append(seen(page))
@@ -418,17 +426,17 @@ def test_what_is_chosen_is_in_the_address_and_back_leads_to_what_was_before(show
     page.get_by_label("Order").select_option("size")
     states.append(seen(page))
     assert len({str(state) for state in states}) == len(states)
-    address = page.evaluate("location.href")
-    page.locator("nav a").last.click()  # a section's link chooses nothing
+    address = page.evaluate("location.hash")
+    follow(page, page.locator("nav a").last.click)  # a section's link chooses nothing
     assert seen(page) == states[3]
-    sent = show("random", address=address)
-    assert sent.get_by_label("Order").input_value() == "size"
-    assert seen(sent) == states[3]
-    page.go_back()
-    page.go_back()  # the order
+    follow(page, page.go_back)
+    follow(page, page.go_back)  # the order
     for state in reversed(states[:3]):
-        page.go_back()
+        follow(page, page.go_back)
         assert seen(page) == state
+    page = show("random", address)
+    assert page.get_by_label("Order").input_value() == "size"
+    assert seen(page) == states[3]
 
 
 def test_a_storage_that_the_filter_hides_is_shown_by_a_click(show: Show) -> None:
@@ -438,8 +446,8 @@ def test_a_storage_that_the_filter_hides_is_shown_by_a_click(show: Show) -> None
     page.locator("#peak").get_by_role("button", name="Show storage 1 in the chart").click()
     assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
     assert not page.locator("output").inner_text().startswith("0 of")
-    sent = show("small", address=page.evaluate("location.href"))
-    assert sent.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
+    page = show("small", page.evaluate("location.hash"))
+    assert page.locator("#storage strong").inner_text() == "#1: 8.00 MiB, activation"
 
 
 @pytest.mark.alike
@@ -641,7 +649,7 @@ def section(name: str, place: int, needed: str) -> str:
 
 
 def test_a_file_and_a_row_are_a_section_of_the_page(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tab: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(Path(page_module.__file__).parent / "page", tmp_path / "page")
     monkeypatch.setattr(page_module, "_FOLDER", folder)
@@ -649,9 +657,9 @@ def test_a_file_and_a_row_are_a_section_of_the_page(
     monkeypatch.setitem(page_data._PARTS, "absent", lambda subject: None)
     (folder / "report" / "fresh.js").write_text(section("fresh", 15, "fresh"))
     (folder / "report" / "absent.js").write_text(section("absent", 25, "absent"))
-    (tmp_path / "page.html").write_text(render_page(subject()))
-    page = browser.new_page()
-    page.goto((tmp_path / "page.html").as_uri())
+    page, file = tab
+    file.write_text(render_page(subject()))
+    page.goto(file.as_uri())
     page.wait_for_selector("html[data-ready]", timeout=PATIENCE_MS)
     assert page.locator("#fresh p").inner_text() == "1,234"
     assert page.locator("#fresh h2").inner_text() == "A new sectionassumed"
@@ -663,17 +671,15 @@ def test_a_file_and_a_row_are_a_section_of_the_page(
     assert shown == [*before, "fresh", *after]
     assert page.locator("nav a").all_inner_texts()[3] == "A new section"
     (folder / "report" / "absent.js").write_text(section("absent", 25, "misspelt"))
-    (tmp_path / "page.html").write_text(render_page(subject()))
-    page.goto((tmp_path / "page.html").as_uri())
+    file.write_text(render_page(subject()))
+    page.goto(file.as_uri())
     page.get_by_text('a section needs "misspelt"').wait_for(timeout=PATIENCE_MS)
-    page.close()
 
 
-def test_a_page_that_was_cut_says_so(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
-    text = pages["small"].read_text()
+def test_a_page_that_was_cut_says_so(tab: tuple[Any, Path]) -> None:
+    page, file = tab
+    text = render_page(subject())
     start = text.index('id="data">') + 10
-    (tmp_path / "cut.html").write_text(text[: start + 400] + text[text.index("</script>", start) :])
-    page = browser.new_page()
-    page.goto((tmp_path / "cut.html").as_uri())
+    file.write_text(text[: start + 400] + text[text.index("</script>", start) :])
+    page.goto(file.as_uri())
     page.get_by_text("This page is damaged").wait_for(timeout=PATIENCE_MS)
-    page.close()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,8 @@ def with_lines(trace: Trace) -> Trace:
 
 
 @pytest.fixture
-def show(open_page: Show, tmp_path: Path) -> Show:
-    address = (tmp_path / "page.html").as_uri()
-    return lambda what, at="", **options: open_page(render_page(what), address=address + at, **options)
+def show(open_page: Show) -> Show:
+    return lambda what, *args, **options: open_page(render_page(what), *args, **options)
 
 
 def test_the_tree_by_line_holds_every_byte_once_by_file_and_line() -> None:
