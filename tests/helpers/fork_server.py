@@ -67,6 +67,8 @@ def _as_torch_begins(new: list[str]) -> None:
 
     if threads := os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(int(threads))
+    if read := sys.modules.get("ebbtide.session.library_threads"):
+        read._AS_LOADED = read._what_they_read()
     if any(next(Path(folder).glob("*.dist-info"), None) for folder in new):
         torch._import_device_backends()
 
