@@ -1,10 +1,10 @@
 # Everything a clone needs lies in .venv inside it; every target below installs what it uses.
 #
 #   make demo       train under a quarter of the memory, beside plain PyTorch
-#   make test       lint, types, native stress tests (plain, ASan+UBSan, TSan), Python tests
+#   make test       lint, types, native stress tests (ASan+UBSan, TSan), Python tests
 #   make quick      the Python tests that start no process and are not slow, for whoever changes a line
 #   make nightly    what takes hours: every framework, all random examples, and each target of NIGHTLY; it says what it ran
-#   make core-test  the native stress tests alone
+#   make core-test  the native stress tests alone, plain ones too
 #   make numa-test  the native tests of NUMA tiers and a small training in a machine of QEMU's that has a second node
 #   make versions   builds against each torch that Ebbtide is for, VERSIONS="2.15 ..." against those, and a quick suite
 #                   there; PYTHONS="python3.11 python3.13" tries the newest with the second, too. Gigabytes, and an hour
@@ -14,7 +14,7 @@
 #                   PYTHONS (the one in .venv). Half a gigabyte and minutes for each torch
 #   make site       the pages with a search box, in build/site: open build/site/README.html, which needs no network
 #   make operators  PyTorch's whole operator database under Ebbtide; make test takes a share of it
-#   make repeats    each operator that may be run again, on all samples, against itself; make test takes a call of each
+#   make repeats    each operator that may be run again, on all samples, against itself
 #   make soak       random training against plain PyTorch for SOAK_MINUTES (60), until something differs; each job has a
 #                   seed, and SOAK_SEED=17 SOAK_JOBS=1 makes that one again
 #   make stress     the native tests of random operations with 100,000 of them, and fewer under the sanitizers; make test
@@ -90,11 +90,11 @@ calibrate: install
 # Two at a time: the native tests need nothing that pip installs, so they are compiled meanwhile. The Python tests come
 # after the rest, since they are two processes already.
 test:
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target browser dev core-test lint types
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target browser dev core-test-asan core-test-tsan lint types
 	$(MAKE) --no-print-directory python-test
 
 # What `make test` has only a share of, or nothing. All of it runs, whatever fails on the way.
-NIGHTLY := python-test-all operators repeats soak stress race numa-test versions
+NIGHTLY := core-test-plain python-test-all operators repeats soak stress race numa-test versions
 nightly:
 	@said=; status=0; for part in $(NIGHTLY); do \
 	  if $(MAKE) --no-print-directory $$part; then result=passed; else result=FAILED status=1; fi; \

@@ -12,7 +12,7 @@ from tests.helpers import forked
 
 pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
-STEPS = 10
+STEPS = 8
 LONGEST_S = 500
 AT_EACH_CHANGE = {"trainer", "lightning-callback", "peft-session", "compile-step", "ddp-session", "fsdp2"}
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
@@ -51,7 +51,7 @@ def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> No
     assert len(comparison.reports) == case.ranks * (2 if case.resumes else 1)
     assert comparison.worked, [report.trouble for report in comparison.reports]
     for side in (comparison.plain, comparison.within):
-        assert len(side.step_s) >= STEPS // 2 - 1  # which the page's table is made of
+        assert len(side.step_s) >= STEPS // 2  # which the page's table is made of
     if case.name in EVALUATES:  # steps in which there is an evaluation or a checkpoint, too
         assert comparison.modes[StepMode.DEMAND] == 0
     if case.name == "fsdp2":  # DTensors count as what they are

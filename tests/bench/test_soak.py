@@ -78,6 +78,7 @@ def test_only_a_disk_that_errs_may_end_a_job(tmp_path: Path) -> None:
     assert fake.run(sound)["outcome"] == "ENDED WITH STATUS 1"
 
 
+@pytest.mark.nightly
 def test_a_job_trains_twice_and_gives_the_same_bits(tmp_path: Path) -> None:
     seeds = (seed for seed in range(200) if soak.kind_of(seed) == "training")
     seed = min(seeds, key=lambda s: Job.of(s).width * Job.of(s).depth * Job.of(s).steps)

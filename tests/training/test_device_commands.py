@@ -17,6 +17,8 @@ from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
 
 SCRIPT = """

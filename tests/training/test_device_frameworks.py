@@ -4,6 +4,8 @@ import pytest
 
 from tests.helpers import child
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("name", ["trainer", "lightning"])
 def test_a_framework_trains_on_a_device_with_the_same_bits(name: str) -> None:

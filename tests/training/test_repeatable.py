@@ -92,6 +92,7 @@ def repeated(*options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.starts
 @pytest.mark.slow
 def test_each_operator_makes_the_same_bits_again() -> None:
