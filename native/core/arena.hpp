@@ -231,6 +231,7 @@ class Arena {
 
   // touch.cpp
   void begin_stretch();
+  Stretch::Who whose_stretch() const;  // of the calling thread
   [[noreturn]] void unreadable(const Block& b, int error);
 
   // fork.cpp

@@ -5,39 +5,55 @@
 // stretch has touched is kept until it ends, over budget where it does not fit, and its bytes are remembered as a need.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "block.hpp"
 
 namespace ebbtide {
 
+// There are two at a time: that of the step's thread, and that of all others, whose events end theirs alone. Outside of steps all
+// threads are one.
 class Stretch {
  public:
-  bool thrashes() const { return thrashes_; }
-  std::uint64_t bytes() const { return bytes_; }  // of what it has touched
-  // Whether a loop would fault it back in at once.
-  bool keeps(const Block& b) const { return thrashes_ && b.touched_in == number_; }
+  enum Who : std::size_t { Everybody, OtherThreads };
 
-  void next() {
-    ++number_;
-    bytes_ = 0;
-    thrashes_ = false;
+  bool thrashes() const { return bytes_that_thrash(Everybody) > 0; }
+  // Whether a loop would fault it back in at once.
+  bool keeps(const Block& b) const {
+    return std::ranges::any_of(ones_, [&](const One& one) { return one.thrashes && b.touched_in == one.number; });
   }
-  void count_return(Block& b) {  // a fault has to bring it back
-    if (b.touched_in != number_) {
-      b.touched_in = number_;
+  // Of what was touched by those whose stretch this one's events end; 0 where none thrashes.
+  std::uint64_t bytes_that_thrash(Who who) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = who; i < ones_.size(); ++i) bytes = std::max(bytes, ones_[i].thrashes ? ones_[i].bytes : 0);
+    return bytes;
+  }
+
+  void next(Who who) {
+    for (std::size_t i = who; i < ones_.size(); ++i) ones_[i] = {.number = ++last_};
+  }
+  void count_return(Block& b, Who who) {  // a fault has to bring it back
+    One& one = ones_[who];
+    if (b.touched_in != one.number) {
+      b.touched_in = one.number;
       b.returns = 0;
-      bytes_ += b.paged_bytes;
+      one.bytes += b.paged_bytes;
     } else if (++b.returns == kMostReturns) {
-      thrashes_ = true;
+      one.thrashes = true;
     }
   }
 
  private:
   static constexpr std::uint32_t kMostReturns = 3;
-  std::uint64_t number_ = 1;
-  std::uint64_t bytes_ = 0;
-  bool thrashes_ = false;
+  struct One {
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+    bool thrashes = false;
+  };
+  std::uint64_t last_ = 2;
+  std::array<One, 2> ones_{One{.number = 1}, One{.number = 2}};
 };
 
 }  // namespace ebbtide

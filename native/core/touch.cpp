@@ -13,14 +13,18 @@ constexpr const char* kUnannounced = "a compiled kernel or other code outside Py
 // The one before has ended.
 void Arena::begin_stretch() {
   if (off_the_record) return;  // what makes anew runs for what a stretch has touched
-  if (tape_.in_step() && !tape_.on_step_thread()) return;  // what other threads do meanwhile ends nothing
-  if (stretch_.thrashes()) {
+  const Stretch::Who who = whose_stretch();
+  if (std::uint64_t touched = stretch_.bytes_that_thrash(who); touched > 0) {
     const OperatorStack& mine = this_operator_stack();
     const Operator* op = mine.of == &stacks_ && !mine.operators.empty() ? &mine.operators.back() : nullptr;
-    std::uint64_t bytes = stretch_.bytes() + (op != nullptr ? op->bytes : 0);
+    std::uint64_t bytes = touched + (op != nullptr ? op->bytes : 0);
     remember_need(op != nullptr ? op->name : kUnannounced, bytes, bytes, 0);
   }
-  stretch_.next();
+  stretch_.next(who);
+}
+
+Stretch::Who Arena::whose_stretch() const {
+  return tape_.in_step() && !off_the_record && !tape_.on_step_thread() ? Stretch::OtherThreads : Stretch::Everybody;
 }
 
 int Arena::pin(const void* address, std::uint64_t nbytes) {
@@ -113,7 +117,7 @@ bool Arena::on_fault(const void* address, bool write) {
   StallScope stall(stalls_);
   stall.begin(b.why_it_is_waited_for(), b.recorded);
   if (b.state != State::Blank) ++counters_.faults;
-  if (b.is_absent()) stretch_.count_return(b);
+  if (b.is_absent()) stretch_.count_return(b, whose_stretch());
   std::uint32_t generation = b.generation;
   if (int error = room_.ensure_usable(lock, id); error != 0) unreadable(b, error);
   if (write && b.generation == generation && b.state == State::Clean) moves_.make_dirty(id);

@@ -38,6 +38,26 @@ void go_round_twice(const std::vector<char*>& blocks) {
 
 }  // namespace
 
+TEST(what_another_thread_touches_in_one_operator_after_the_other_is_no_loop) {
+  Arena& arena = make_arena(16 * kMiB);
+  auto blocks = blocks_of_2_mib(arena, 12);
+  auto on_another_thread = [](auto does) { std::thread(does).join(); };  // as a step that waits for it
+  arena.begin_step(false);
+  on_another_thread([&] {
+    for (int round = 0; round < 8; ++round) {
+      for (char* p : blocks) {
+        arena.enter("mul_", {}, Work::Itself);
+        p[0] ^= 1;
+        arena.exit();
+      }
+    }
+  });
+  CHECK(!arena.counters().over_budget);
+  on_another_thread([&] { go_round_twice(blocks); });
+  CHECK(arena.counters().over_budget && has(arena.counters().message, "cycles through"));
+  arena.end_step();
+}
+
 namespace {
 void end_of_a_kernel_over_more_than_the_budget(bool in_operator) {
   Arena& arena = make_arena(16 * kMiB);
