@@ -51,35 +51,57 @@ bool comes_by_faults(const at::Tensor& table) {
          the_arena()->comes_by_faults({storage, Access::Read, 0, bytes_of(table, table.storage().nbytes())});
 }
 
-// The rows that an index of a table asks for, in its order. None where PyTorch has something to say about one.
-std::optional<std::vector<std::int64_t>> rows_of(const at::Tensor& index, std::int64_t rows, bool from_the_end) {
-  std::vector<std::int64_t> row(static_cast<std::size_t>(index.numel()));
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    row[i] = index.scalar_type() == at::kLong ? index.const_data_ptr<std::int64_t>()[i] : index.const_data_ptr<std::int32_t>()[i];
-    if (row[i] < 0 && from_the_end) row[i] += rows;
-    if (row[i] < 0 || row[i] >= rows) return std::nullopt;
+constexpr std::size_t kSortedAtOnce = std::size_t{1} << 22;  // rows: what is sorted takes memory that no budget counts
+
+// The rows that an index of a table asks for, by their places in it.
+class Rows {
+ public:
+  Rows(const at::Tensor& index, std::int64_t rows, bool from_the_end)
+      : places_(static_cast<std::size_t>(index.numel())), rows_(rows), from_the_end_(from_the_end) {
+    if (index.scalar_type() == at::kLong) longs_ = index.const_data_ptr<std::int64_t>();
+    if (index.scalar_type() == at::kInt) ints_ = index.const_data_ptr<std::int32_t>();
   }
-  return row;
-}
+  std::size_t size() const { return places_; }
+  std::int64_t operator[](std::size_t place) const {
+    std::int64_t row = longs_ != nullptr ? longs_[place] : ints_[place];
+    return row < 0 && from_the_end_ ? row + rows_ : row;
+  }
+  bool exist() const {  // else PyTorch has something to say about one
+    if (longs_ == nullptr && ints_ == nullptr) return false;
+    for (std::size_t i = 0; i < places_; ++i) {
+      if (std::int64_t row = (*this)[i]; row < 0 || row >= rows_) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::size_t places_;
+  std::int64_t rows_;
+  bool from_the_end_;
+  const std::int64_t* longs_ = nullptr;
+  const std::int32_t* ints_ = nullptr;
+};
 
 // Null where it is not a plain gather of rows. `allocate` makes the result in the way of PyTorch's kernel, so that the step's
 // allocations are the same.
 template <typename Allocate>
 std::optional<at::Tensor> gather(const at::Tensor& table, const at::Tensor& index, bool from_the_end, Allocate allocate) {
-  if (!is_large(table) || !comes_by_faults(table) || table.dim() == 0 || !is_row_major(index)) return std::nullopt;
-  if (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) return std::nullopt;
-  std::optional<std::vector<std::int64_t>> row = rows_of(index, table.size(0), from_the_end);
-  if (!row.has_value()) return std::nullopt;
+  if (!is_large(table) || !comes_by_faults(table) || table.dim() == 0 || !is_row_major(index) || index.numel() == 0)
+    return std::nullopt;
+  const Rows rows(index, table.size(0), from_the_end);
+  if (!rows.exist()) return std::nullopt;
   std::vector<std::int64_t> sizes(index.sizes().begin(), index.sizes().end());
   sizes.insert(sizes.end(), table.sizes().begin() + 1, table.sizes().end());
   at::Tensor result = allocate(sizes);
-  std::vector<std::size_t> order(row->size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, {}, [&](std::size_t i) { return (*row)[i]; });
-  std::size_t row_bytes = result.nbytes() / row->size();
+  std::size_t row_bytes = result.nbytes() / rows.size();
   auto* to = static_cast<char*>(result.mutable_data_ptr());
   const auto* from = static_cast<const char*>(table.const_data_ptr());
-  for (std::size_t i : order) std::memcpy(to + i * row_bytes, from + static_cast<std::size_t>((*row)[i]) * row_bytes, row_bytes);
+  for (std::size_t begin = 0; begin < rows.size(); begin += kSortedAtOnce) {
+    std::vector<std::size_t> order(std::min(kSortedAtOnce, rows.size() - begin));
+    std::iota(order.begin(), order.end(), begin);
+    std::ranges::sort(order, {}, [&](std::size_t i) { return rows[i]; });
+    for (std::size_t i : order) std::memcpy(to + i * row_bytes, from + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+  }
   return result;
 }
 

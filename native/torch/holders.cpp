@@ -193,8 +193,9 @@ class Census {
   }
 
   static bool is_mapped(c10::StorageImpl& storage) {
-    c10::StorageImpl* whole = whole_of(data_of(storage));
-    return at::MapAllocator::fromDataPtr(data_of(whole == nullptr ? storage : *whole)) != nullptr;
+    c10::StorageImpl* whole = &storage;
+    while (c10::StorageImpl* larger = whole_of(data_of(*whole))) whole = larger;
+    return at::MapAllocator::fromDataPtr(data_of(*whole)) != nullptr;
   }
 
   bool is_of_parameter(const Storage& storage) {

@@ -50,15 +50,17 @@ def from_pretrained(folder: str, before: bool) -> tuple[Verdict, int]:
     return _fine_tune(lambda: GPT2LMHeadModel.from_pretrained(folder), before=before), nbytes
 
 
-def _rows_of_mapped_data(path: Path, session: Any) -> list[float]:
+def _rows_of_mapped_data(path: Path, session: Any, begin: int) -> list[float]:
     torch.manual_seed(0)
     data = torch.from_file(str(path), size=16 << 20)  # 64 MiB
+    if begin:
+        data = torch.empty(0).set_(data.untyped_storage()[begin:][:-4096])  # a slice of a slice
     net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     found = []
     for number in range(4):
         with path.open("r+b") as file:  # who makes the data
-            file.seek(number * 4096)
+            file.seek(begin + number * 4096)
             file.write(np.full(1024, number, np.float32).tobytes())
         with nullcontext() if session is None else session.step():
             optimizer.zero_grad()
@@ -69,16 +71,16 @@ def _rows_of_mapped_data(path: Path, session: Any) -> list[float]:
     return found
 
 
-def mapped_data() -> tuple[list[float], list[float], int, list[str]]:
+def mapped_data(begin: int) -> tuple[list[float], list[float], int, list[str]]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         with path.open("wb") as file:
             file.truncate(64 << 20)
-        plain = _rows_of_mapped_data(path, None)
+        plain = _rows_of_mapped_data(path, None, begin)
         with path.open("wb") as file:
             file.truncate(64 << 20)
         with ebbtide.Session(fast="50%", policy="demand") as session:
-            ours = _rows_of_mapped_data(path, session)
+            ours = _rows_of_mapped_data(path, session, begin)
         report = session.report()
     return plain, ours, report.adopted_bytes, [left.reason for left in report.outside]
 

@@ -33,9 +33,10 @@ def test_weights_lie_as_far_from_an_aligned_address_as_before(order: str, tmp_pa
     assert fetched > 0
 
 
-def test_a_data_set_that_is_mapped_stays_in_its_file() -> None:
+@pytest.mark.parametrize("begin", [0, 4096], ids=["whole", "sliced"])
+def test_a_data_set_that_is_mapped_stays_in_its_file(begin: int) -> None:
     """A step reads a few rows, and another process may write the next ones."""
-    plain, ours, adopted, reasons = child.run("cases_adoption:mapped_data")
+    plain, ours, adopted, reasons = child.run("cases_adoption:mapped_data", begin)
     assert ours == plain
     assert adopted < 64 << 20
     assert any("only read" in reason for reason in reasons), reasons
