@@ -174,7 +174,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNative]:
     # Their wrappers stay for good, so they are imported with the real module. Nothing is large enough for them, or
     # tensors of later tests would be read by the fake.
     monkeypatch.setattr("ebbtide.doors.tensors.guard_settings", lambda: None)
-    monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *bytes_: None)
+    monkeypatch.setattr("ebbtide.doors.foreign_views.sizes", lambda *_: None)
     monkeypatch.setitem(sys.modules, "ebbtide._torch", fake)
     monkeypatch.setattr(ebbtide, "_torch", fake, raising=False)
     for name in InFrontOf.FAULTS.value.names:

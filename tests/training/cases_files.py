@@ -190,3 +190,17 @@ def typed_record_larger_than_the_arena() -> tuple[bool, bool]:
             read = torch.empty(0).set_(raw.untyped_storage(), 0, (len(numbers),), (1,))
             same = all(torch.equal(*parts) for parts in zip(read.chunk(64), numbers.chunk(64), strict=True))
             return same, sum(_torch.counters()["evicted_bytes"]) > 0
+
+
+def saves_what_is_larger_than_the_arena(path: str) -> None:
+    with ebbtide.Session(fast="1GiB"):
+        table = torch.arange(12 << 20, dtype=torch.float32)  # 48 MiB
+        torch.save({"table": table, "part": table[5:7]}, path)
+        counters = _torch.counters()
+        assert not counters["over_budget"], counters["message"]
+        assert sum(counters["evicted_bytes"]) > table.nbytes // 2
+    found = torch.load(path, mmap=True)
+    assert found["part"].tolist() == [5.0, 6.0]
+    assert found["part"].untyped_storage().data_ptr() == found["table"].untyped_storage().data_ptr()
+    numbers = torch.arange(1 << 20, dtype=torch.float32)
+    assert all(torch.equal(part, numbers + (at << 20)) for at, part in enumerate(found["table"].split(1 << 20)))

@@ -57,6 +57,11 @@ def test_records_of_odd_sizes_are_read() -> None:
     assert child.run("cases_files:records_of_odd_sizes")
 
 
+def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
+    env = {"EBBTIDE_ARENA": "12MiB", "EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand"}
+    child.run("cases_files:saves_what_is_larger_than_the_arena", str(tmp_path / "saved.pt"), env=env)
+
+
 def test_numbers_in_an_archive_are_read_into_what_leaves_meanwhile() -> None:
     env = {"EBBTIDE_ARENA": "32MiB", "EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand"}
     assert child.run("cases_files:typed_record_larger_than_the_arena", env=env) == (True, True)

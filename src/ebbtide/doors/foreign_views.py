@@ -13,11 +13,15 @@ tar files of 2016), which makes the storage itself.
 """
 
 import contextlib
+import ctypes
+import mmap
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,15 +35,18 @@ from ebbtide.in_front import InFrontOf
 _address_of = torch._C.TensorBase.data_ptr  # what it is before a wrapper comes in front
 _guarded = False
 _least_managed = _least_in_pieces = sys.maxsize
+_spill: Path | None = None
 _shows_small = False
 _this_thread = threading.local()
 
 
-def sizes(least_managed: int, least_in_pieces: int) -> None:
-    """Set the sizes from which storages may leave memory, and from which they may be in pieces."""
-    global _least_managed, _least_in_pieces
+def sizes(least_managed: int, least_in_pieces: int, spill: Path) -> None:
+    """Set the sizes from which storages may leave memory, and from which they may be in pieces; and a directory on a
+    disk."""
+    global _least_managed, _least_in_pieces, _spill
     _least_managed = min(_least_managed, least_managed)
     _least_in_pieces = min(_least_in_pieces, least_in_pieces)
+    _spill = spill
 
 
 def note_small_arrays() -> None:
@@ -61,7 +68,7 @@ def guard() -> None:
     InFrontOf.BACKENDS.install(_collective_held)
     InFrontOf.DATA_PTR.install(_data_ptr_fetched)
     InFrontOf.STORAGE_FILES.install(partial(_holding, 0))
-    InFrontOf.RECORD_WRITER.install(partial(_holding, 2))  # it reads a storage once for its checksum, or not at all
+    InFrontOf.RECORD_WRITER.install(_written)
     InFrontOf.RECORD_READER.install(_read_in_chunks)
     safetensors_files.guard(addresses_only)
     scripted_files.guard(lambda nbytes: nbytes >= _least_in_pieces)
@@ -201,6 +208,26 @@ def _read_in_chunks(read: Callable[..., Any], reader: Any, name: str, numel: int
         return read(reader, name, numel, dtype)
     made = _torch.read_record(reader, name, nbytes)
     return torch.empty(0, dtype=dtype).set_(made.untyped_storage(), 0, (numel,), (1,)) if is_typed else made
+
+
+def _written(write: Callable[..., Any], *args: Any) -> Any:
+    """Write a storage to an archive. One about as large as the arena goes by a file: PyTorch hands the kernel its
+    address, and wants all of it in memory."""
+    storage = args[2] if len(args) > 2 else None
+    nbytes = storage.nbytes() if isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu" else 0
+    if nbytes < _least_in_pieces or not 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes:
+        return _holding(2, write, *args)  # it reads the storage once for its checksum, or not at all
+    with tempfile.TemporaryFile(dir=_spill) as file:
+        file.truncate(nbytes)
+        with mmap.mmap(file.fileno(), nbytes) as copy:
+            first, begin = ctypes.c_char.from_buffer(copy), storage.data_ptr()  # type: ignore[union-attr]
+            to = ctypes.addressof(first)
+            try:
+                for at in range(0, nbytes, _least_in_pieces):
+                    ctypes.memmove(to + at, begin + at, min(nbytes - at, _least_in_pieces))
+                return write(args[0], args[1], to, nbytes)
+            finally:
+                del first
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

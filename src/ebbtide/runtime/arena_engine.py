@@ -95,7 +95,7 @@ class ArenaEngine(Engine):
             _torch.let_faults_into_pool()
         _torch.set_checksum(bool(self._settings.checksum), self._settings.checksum == PAGES)
         note_lines(self._settings.lines and self._settings.save_trace is not None)
-        foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes)
+        foreign_views.sizes(self._settings.min_storage_bytes, 2 * self._settings.piece_bytes, self._run.spill[0])
         foreign_views.guard()
         if self._updates is not None:
             self._updates.install()
