@@ -39,6 +39,7 @@ Counters Arena::count() const {
     const Block& b = blocks_[id];
     auto kind = static_cast<std::size_t>(b.kind);
     if (b.is_fast()) c.resident_kinds[kind] += b.paged_bytes;
+    if (b.external_pins > 0) c.held += b.paged_bytes;
     c.evicted[kind] += b.evicted;
     c.fetched[kind] += b.fetched;
     c.written[kind] += b.written;

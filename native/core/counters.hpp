@@ -30,6 +30,7 @@ struct Counters {
   std::uint64_t largest_operator_bytes = 0;
   std::uint64_t largest_operator_used = 0, largest_operand = 0;
   std::uint64_t stuck_at_bytes = 0;
+  std::uint64_t held = 0;  // in memory, from outside: arrays, what a session keeps
   std::uint64_t refused = 0;  // allocations that the machine had no memory for
   // By slower tier: bytes that lie there (of the slowest: space), at most did (where they are packed), were written and read.
   std::vector<std::uint64_t> tier_used, tier_peak, tier_written, tier_read;

@@ -47,6 +47,7 @@ py::dict as_dict(const Counters& c) {
   d["largest_operand_bytes"] = c.largest_operand;
   d["largest_operator"] = c.largest_operator;
   d["stuck_at_bytes"] = c.stuck_at_bytes;
+  d["held_bytes"] = c.held;
   d["refused"] = c.refused;
   d["over_budget"] = c.over_budget;
   d["message"] = c.message;

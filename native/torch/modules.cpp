@@ -20,7 +20,11 @@ constexpr int kMostFrames = 2000;  // a script that calls itself deeper than tha
 
 using Names = std::vector<py::object>;                    // strings: the way from a module to one of its parts
 using Parts = std::unordered_map<PyObject*, Names>;       // of one module, by address
-using Known = std::unordered_map<PyObject*, Parts>;       // by that module's
+struct Whole {
+  Parts parts;
+  bool stays = false;  // it had no new parts when one was looked for that it does not have, such as a teacher kept in a list
+};
+using Known = std::unordered_map<PyObject*, Whole>;  // by address
 
 std::atomic<bool> names_now = false;
 
@@ -120,14 +124,15 @@ Parts find_parts(PyObject* whole) {
 const Names* way_to(PyObject* whole, PyObject* part) {
   static const Names none;
   if (whole == part) return &none;
-  auto [entry, is_new] = calls().known.try_emplace(whole);
-  Parts& parts = entry->second;
-  if (is_new) parts = find_parts(whole);
+  auto& [parts, stays] = calls().known[whole];
   auto found = parts.find(part);
-  if (found == parts.end()) return nullptr;  // such as a teacher kept in a list, all through this step
-  if (leads_to(py::reinterpret_borrow<py::object>(whole), found->second, part)) return &found->second;
-  parts = find_parts(whole);
-  found = parts.find(part);
+  if (found == parts.end() && stays) return nullptr;
+  if (found == parts.end() || !leads_to(py::reinterpret_borrow<py::object>(whole), found->second, part)) {
+    std::size_t before = parts.size();
+    parts = find_parts(whole);
+    stays = parts.size() == before;
+    found = parts.find(part);
+  }
   return found == parts.end() ? nullptr : &found->second;
 }
 

@@ -70,6 +70,7 @@ class Counters(TypedDict):
     largest_operand_bytes: int  # of those, the largest storage that it was given
     largest_operator: str
     stuck_at_bytes: int  # most bytes reserved when nothing could be evicted and room was short; 0: never
+    held_bytes: int  # of storages that stay in memory: NumPy or DLPack arrays share them, or keep() names them
     refused: int  # allocations that the machine had no memory for
     # trouble
     over_budget: bool  # the watchdog or an impossible operator went over the arena's budget

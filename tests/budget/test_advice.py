@@ -1,7 +1,6 @@
 """What a refused budget says: which one works, and what else helps where no budget does by itself."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from ebbtide.budget.bounds import Need, arena_too_small, process_too_small, usab
 from ebbtide.budget.too_large import StepTooLargeError
 from ebbtide.errors import BudgetError
 from ebbtide.host.process import MemoryLimit
-from ebbtide.runtime.kept import Kept
 from ebbtide.units import GIB, MIB, Budget, parse_budget, parse_size
 
 NEED = Need("aten::mm", 600 * MIB, 600 * MIB, 200 * MIB, 600 * MIB)
@@ -55,30 +53,13 @@ def test_a_size_that_the_container_does_not_allow_is_told_with_its_limit() -> No
     assert "container" not in str(process_too_small(GIB, 300 * MIB, NEED, limit=CONTAINER))
 
 
-@pytest.mark.parametrize(("kept", "named"), [(500 * MIB, True), (50 * MIB, False)])
-def test_what_is_kept_is_named_where_it_takes_the_room(kept: int, named: bool) -> None:
+@pytest.mark.parametrize(("held", "named"), [(500 * MIB, True), (50 * MIB, False)])
+def test_what_is_held_is_named_where_it_takes_the_room(held: int, named: bool) -> None:
     for error in (
-        process_too_small(GIB, 300 * MIB, replace(NEED, kept_bytes=kept)),
-        arena_too_small(GIB, 2 * GIB, replace(NEED, kept_bytes=kept)),
+        process_too_small(GIB, 300 * MIB, replace(NEED, held_bytes=held)),
+        arena_too_small(GIB, 2 * GIB, replace(NEED, held_bytes=held)),
     ):
-        assert ("500 MiB are kept in memory by session.keep(): keep less." in str(error)) == named
-
-
-def test_kept_bytes_are_of_what_is_pinned_and_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    import ebbtide.runtime.kept as module
-
-    monkeypatch.setattr(module._torch, "pin", lambda address: True)
-    monkeypatch.setattr(module._torch, "unpin", lambda address: None)
-    kept, first, second = Kept(), torch.zeros(1000), torch.zeros(500)
-    held: Iterable[torch.Tensor] = [first, first[10:], second]
-    kept.keep(held)
-    assert kept.nbytes() == 6000
-    del second, held
-    assert kept.nbytes() == 4000
-    kept.release()
-    assert kept.nbytes() == 0
+        assert ("500 MiB are held in memory, by NumPy or DLPack arrays" in str(error)) == named
 
 
 def test_where_a_script_takes_less_without_ebbtide_the_error_says_so() -> None:

@@ -18,7 +18,7 @@ from ebbtide.host.spill import checked_spill_directory
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Compute, ComputeRule, InPlace, Machine
 from ebbtide.pipeline.reading import this_machine
-from ebbtide.probe import compute, quick, spill_bench
+from ebbtide.probe import compute, quick
 from ebbtide.probe import pages as pages_module
 from ebbtide.probe.command import machine_file, probe_and_write
 from ebbtide.probe.figures import CHUNK_BYTES, Direction, Figure, Findings, Slowdown
@@ -226,14 +226,10 @@ def test_a_slow_disk_is_measured_as_far_as_it_was_written(disk: Path) -> None:
 def test_where_o_direct_is_refused_the_page_cache_serves_and_the_notes_say_so(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
+    def refuse(*_: object) -> None:
+        raise OSError(22, "Invalid argument")
 
-    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(22, "Invalid argument")
-        return real(path, flags, mode)
-
-    monkeypatch.setattr(spill_bench.os, "open", refuse)
+    monkeypatch.setattr("fcntl.fcntl", refuse)
     assert "page cache" in " ".join(measure([disk], TINY).notes)
 
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ebbtide
 from ebbtide import _torch
-from ebbtide.errors import PlatformError, SessionError
+from ebbtide.errors import BudgetError, PlatformError, SessionError
 from ebbtide.units import GIB, MIB
 from tests.helpers.at_once import at_once
 from tests.helpers.zoo_features import mlp
@@ -500,3 +500,19 @@ def what_is_looked_at_by_its_address() -> None:
             assert _torch.evict([weight]) > 0
         assert float(large.sum()) == 6 << 20
         assert float(weight.detach().sum()) == 1 << 18
+
+
+def arrays_that_hold_the_budget() -> str:
+    """As an evaluation that keeps its outputs."""
+    kept = []
+
+    def train_and_keep() -> None:
+        with ebbtide.Session(fast="2GiB", progress="off") as session:
+            ours = begin(replace(BASE, model=mlp))
+            for _ in range(8):
+                train(ours, 1, session)
+                kept.extend(torch.ones(1 << 18).numpy() for _ in range(4))
+
+    with pytest.raises(BudgetError) as raised:
+        train_and_keep()
+    return str(raised.value)

@@ -124,6 +124,11 @@ def test_what_is_only_looked_at_by_its_address_is_not_held() -> None:
     child.run("cases_mishaps:what_is_looked_at_by_its_address", env=env)
 
 
+def test_arrays_that_share_tensors_memory_are_named_where_they_take_the_budget() -> None:
+    said = child.run("cases_mishaps:arrays_that_hold_the_budget", env=PAGES | {"EBBTIDE_ARENA": "16MiB"})
+    assert "held in memory, by NumPy or DLPack arrays" in said
+
+
 def test_a_model_can_be_built_larger_than_the_budget() -> None:
     child.run("cases_mishaps:a_model_built_larger_than_the_budget", env=PAGES | {"EBBTIDE_ARENA": "12MiB"})
 

@@ -38,8 +38,8 @@ _SMALLER_PIECE = 4 * MIB
 class Need:
     """The bytes that have to be in the arena at once: ``nbytes``, for ``operator`` with its ``operand_bytes``.
 
-    The operands use ``used_bytes`` of their storages, and the largest of these has ``largest_bytes``. The session's
-    ``keep`` holds ``kept_bytes`` in memory besides. ``peak_bytes``: a step's tensors peak there; 0: not known.
+    The operands use ``used_bytes`` of their storages, and the largest of these has ``largest_bytes``. Arrays
+    and the session's ``keep`` hold ``held_bytes`` in memory. ``peak_bytes``: a step's tensors peak there; 0: not known.
     """
 
     operator: str
@@ -47,7 +47,7 @@ class Need:
     used_bytes: int
     largest_bytes: int
     nbytes: int
-    kept_bytes: int = 0
+    held_bytes: int = 0
     peak_bytes: int = 0
 
 
@@ -73,7 +73,7 @@ class Bounds:
     said: str = ""
 
 
-def need_of(counters: Mapping[str, Any], kept_bytes: int = 0, peak_bytes: int = 0) -> Need:
+def need_of(counters: Mapping[str, Any], peak_bytes: int = 0) -> Need:
     """Read from native counters the operation that needed most; where room was short, with what could not leave."""
     largest = counters.get("largest_operator_bytes", 0)
     return Need(
@@ -82,7 +82,7 @@ def need_of(counters: Mapping[str, Any], kept_bytes: int = 0, peak_bytes: int = 
         counters.get("largest_operator_used", 0),
         counters.get("largest_operand_bytes", 0),
         max(largest, counters.get("stuck_at_bytes", 0)),
-        kept_bytes,
+        counters.get("held_bytes", 0),
         peak_bytes,
     )
 
@@ -220,10 +220,13 @@ def _plain_bytes(minimum: int, rest_bytes: int, need: Need, limit: MemoryLimit |
 
 
 def _advice(need: Need) -> str:
-    """Advise what else helps, in four cases: ``keep`` holds most of the need; an operation uses little of its
+    """Advise what else helps, in four cases: arrays and ``keep`` hold most of the need; an operation uses little of its
     storages; one of them is most of what it needs; or it goes through large pieces."""
-    if need.kept_bytes > need.nbytes // 2:
-        return f"{format_bytes(need.kept_bytes)} are kept in memory by session.keep(): keep less."
+    if need.held_bytes > need.nbytes // 2:
+        return (
+            f"{format_bytes(need.held_bytes)} are held in memory, by NumPy or DLPack arrays that share a tensor's "
+            "memory, or by session.keep(): copy such arrays (tensor.numpy().copy()), or keep less."
+        )
     if need.used_bytes < need.operand_bytes // 2:
         return (
             f"Of that, the operation uses {format_bytes(need.used_bytes)}: it works on a part of a tensor, which must "

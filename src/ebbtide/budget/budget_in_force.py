@@ -40,7 +40,6 @@ class BudgetInForce:
         *,
         watchdog_s: float,
         planning_bytes: Callable[[], int],
-        kept_bytes: Callable[[], int],
         say: Callable[[str], None],
         warn: Callable[[str], None],
         slower: Callable[[], Sequence[tuple[str, int]] | None] = lambda: None,
@@ -50,7 +49,6 @@ class BudgetInForce:
         self._limits = limits
         self._watchdog_s = watchdog_s
         self._planning_bytes = planning_bytes
-        self._kept_bytes = kept_bytes
         self._say = say
         self._warn = warn
         self._slower = slower
@@ -102,7 +100,7 @@ class BudgetInForce:
             return
         peak = max(self._live_peak, counters["step_live_peak_bytes"])
         arena, of_peak = self._limits.arena_bytes, self._unbounded_peak_bytes
-        need, rest = need_of(counters, self._kept_bytes(), peak), counters["unmanaged_bytes"]
+        need, rest = need_of(counters, peak), counters["unmanaged_bytes"]
         if self._is_outgrown(peak):
             arena, of_peak = self._share(peak), peak
             if need.nbytes <= arena:
@@ -281,7 +279,7 @@ class BudgetInForce:
         return arena_too_small(arena, peak, need, rest, self._planning_bytes(), self._bounds.limit)
 
     def _need(self, counters: "_torch.Counters") -> Need:
-        return need_of(counters, self._kept_bytes(), self._live_peak)
+        return need_of(counters, self._live_peak)
 
     def _wait(self) -> None:
         """Wait until the arena's pages fit its limit. The watchdog's time ends the wait; the report shows that."""

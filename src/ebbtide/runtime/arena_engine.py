@@ -75,7 +75,6 @@ class ArenaEngine(Engine):
             self._limits,
             watchdog_s=settings.watchdog_s,
             planning_bytes=self._planning_bytes,
-            kept_bytes=self._kept.nbytes,
             say=say,
             warn=warn,
             slower=lambda: rooms_of(settings.tiers, run.spill),

@@ -16,7 +16,7 @@ class Kept:
     """The kept storages. Each is pinned once, however often it is named, and lives no longer for it."""
 
     def __init__(self) -> None:
-        self._by_address: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._by_address: dict[int, StorageWeakRef] = {}
 
     def keep(self, what: object) -> None:
         """Fetch and pin storages. Raises SettingError for a value without tensors, RuntimeError if one cannot be
@@ -25,15 +25,11 @@ class Kept:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             known = self._by_address.get(address)
-            if (known is None or _is_gone(known[0])) and _torch.pin(address):
-                self._by_address[address] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
-
-    def nbytes(self) -> int:
-        """Return the bytes that are pinned and alive."""
-        return sum(nbytes for storage, nbytes in self._by_address.values() if not _is_gone(storage))
+            if (known is None or _is_gone(known)) and _torch.pin(address):
+                self._by_address[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
     def release(self) -> None:
-        for address, (storage, _) in self._by_address.items():
+        for address, storage in self._by_address.items():
             if not _is_gone(storage):
                 _torch.unpin(address)
         self._by_address = {}
