@@ -507,11 +507,11 @@ def arrays_that_hold_the_budget() -> str:
     kept = []
 
     def train_and_keep() -> None:
-        with ebbtide.Session(fast="2GiB", progress="off") as session:
+        with ebbtide.Session(fast="50%", progress="off") as session:
             ours = begin(replace(BASE, model=mlp))
-            for _ in range(8):
-                train(ours, 1, session)
-                kept.extend(torch.ones(1 << 18).numpy() for _ in range(4))
+            train(ours, 4, session)
+            kept.extend(torch.ones(1 << 18).numpy() for _ in range(40))
+            train(ours, 2, session)
 
     with pytest.raises(BudgetError) as raised:
         train_and_keep()

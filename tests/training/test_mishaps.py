@@ -125,7 +125,7 @@ def test_what_is_only_looked_at_by_its_address_is_not_held() -> None:
 
 
 def test_arrays_that_share_tensors_memory_are_named_where_they_take_the_budget() -> None:
-    said = child.run("cases_mishaps:arrays_that_hold_the_budget", env=PAGES | {"EBBTIDE_ARENA": "16MiB"})
+    said = child.run("cases_mishaps:arrays_that_hold_the_budget", env=PAGES)
     assert "held in memory, by NumPy or DLPack arrays" in said
 
 
