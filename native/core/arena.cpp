@@ -163,12 +163,14 @@ void Arena::reserve_ahead(std::size_t nbytes, const Shape& shape) {
   if (!budget_.bounded() || budget_.live() + untouched_ + nbytes <= budget_.limit()) return;
   Tier& slowest = tiers_[tiers_.last()];
   if (slowest.space().capacity != 0) return;  // what it has is for whoever leaves [Note: without bounds]
-  Extent needed{shape.page == kHugePage ? 0u : 1u, 0, r.high_water_with(shape.pages) * r.page()};
-  if (int error = slowest.reserve(needed); error != 0) {
+  auto reserve = [&](std::uint64_t places) { return slowest.reserve({shape.page == kHugePage ? 0u : 1u, 0, places * r.page()}); };
+  int error = reserve(r.high_water() + shape.pages);
+  if (error != 0) error = reserve(r.owned_with(shape.pages));  // much may have died since the disk was full
+  if (error != 0) {
     if (budget_.live() + untouched_ + nbytes <= tiers_.in_place_bytes()) return;  // what has come back keeps its place there
     const auto [where, cure] = slowest.explain(error);
-    throw ArenaError(std::string("cannot reserve ") + BytesText(needed.bytes).text + " in " + where + ": " +
-                     std::strerror(error) + "; " + cure);
+    throw ArenaError(std::string("cannot reserve ") + BytesText((r.high_water() + shape.pages) * r.page()).text + " in " + where +
+                     ": " + std::strerror(error) + "; " + cure);
   }
 }
 

@@ -33,8 +33,10 @@ Run Region::take_vacant(std::uint32_t pages) {
   return run;
 }
 
-std::uint64_t Region::high_water_with(std::uint32_t pages) const {
-  return cached_.fits(pages) ? high_water_ : std::max<std::uint64_t>(high_water_, vacant_.best(pages) + std::uint64_t{pages});
+std::uint64_t Region::owned_with(std::uint32_t pages) const {
+  std::uint64_t end = high_water_;
+  while (end > 0 && owner(static_cast<Slot>(end - 1)) == kNoBlock) --end;
+  return std::max<std::uint64_t>(end, (cached_.fits(pages) ? cached_ : vacant_).best(pages) + std::uint64_t{pages});
 }
 
 // --- memory areas

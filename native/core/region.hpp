@@ -52,7 +52,8 @@ class Region {
   char* address(Slot place) const { return space_.begin() + place * page_; }
   bool has_space(std::uint32_t pages) const { return vacant_.fits(pages); }
   std::uint64_t high_water() const { return high_water_; }  // one past the highest place ever taken
-  std::uint64_t high_water_with(std::uint32_t pages) const;  // and so many together are taken, too
+  // One past the highest place that a block owns, if one of so many pages comes now. It looks at places one by one.
+  std::uint64_t owned_with(std::uint32_t pages) const;
 
   // Which block owns the place at `p`, or kNoBlock. Entries hold id + 1: untouched (zero) memory means nobody.
   BlockId owner(const void* p) const { return owner_entry(place_of(p)) - 1; }

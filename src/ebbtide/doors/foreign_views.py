@@ -220,14 +220,13 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
     with tempfile.TemporaryFile(dir=_spill) as file:
         file.truncate(nbytes)
         with mmap.mmap(file.fileno(), nbytes) as copy:
-            first, begin = ctypes.c_char.from_buffer(copy), storage.data_ptr()  # type: ignore[union-attr]
-            to = ctypes.addressof(first)
+            there, begin = torch.frombuffer(copy, dtype=torch.uint8), storage.data_ptr()  # type: ignore[union-attr]
             try:
                 for at in range(0, nbytes, _least_in_pieces):
-                    ctypes.memmove(to + at, begin + at, min(nbytes - at, _least_in_pieces))
-                return write(args[0], args[1], to, nbytes)
+                    ctypes.memmove(_address_of(there) + at, begin + at, min(nbytes - at, _least_in_pieces))
+                return write(args[0], args[1], there.untyped_storage(), nbytes)
             finally:
-                del first
+                del there
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
