@@ -145,8 +145,9 @@ def test_what_forbids_it_when_nothing_is_due_ends_it_and_no_training(of_step: bo
     assert f"left as the script has it: {why}" in left
 
 
-def test_of_a_gan_the_optimizer_whose_gradients_others_add_to_is_left_as_it_is() -> None:
-    left, early = child.run(CASE("a_gan"), env=QUIET)
+@pytest.mark.parametrize("ends_with_zeros", [False, True])
+def test_of_a_gan_the_optimizer_whose_gradients_others_add_to_is_left_as_it_is(ends_with_zeros: bool) -> None:
+    left, early = child.run(CASE("a_gan"), ends_with_zeros, env=QUIET)
     assert "left as the script has it" in left
     assert "as soon as its gradient is complete" in early
 

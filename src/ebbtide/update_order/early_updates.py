@@ -113,10 +113,10 @@ class EarlyUpdates:
             for parameter in group["params"]:
                 self._groups.setdefault(id(parameter), settings)
 
-    @property
-    def may_begin(self) -> bool:
-        """True if the first update may be early: a step was watched, and what it left behind is gone."""
-        return self.watched_steps > 0 and not self.due and not self._held
+    def may_begin(self, all_have_stepped: bool) -> bool:
+        """Tell if the first update may be early: a step was watched, and what it left behind is gone. Before all other
+        optimizers have stepped, this pass may be another one's, as in a GAN: then a second step is watched."""
+        return self.watched_steps > (0 if all_have_stepped else 1) and not self.due and not self._held
 
     # ---- what forbids it, in words, or "" -------------------------------------------------------------------------
 

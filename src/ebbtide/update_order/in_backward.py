@@ -125,6 +125,7 @@ class InBackward(Subscriber):
         parameters = [parameter for order in self._orders() for parameter in order.parameters()]
         owners, overlapping = Counter(map(id, parameters)), overlap(parameters)
         state_is_shared = share_memory(tensor for order in self._orders() if not order.left for tensor in order.state())
+        all_have_stepped = all(order.left or order.watched_steps for order in self._orders())
         for order in self._orders():
             if order.left:
                 continue
@@ -141,7 +142,7 @@ class InBackward(Subscriber):
                 self._leave(order, reason)
                 continue
             order.begin()
-            if not order.early and order.may_begin:
+            if not order.early and order.may_begin(all_have_stepped):
                 order.early = True
                 begins = f"{order.name}: each parameter is updated as soon as its gradient is complete"
                 self._tell(begins, self._say)
