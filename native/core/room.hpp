@@ -27,9 +27,8 @@ class Room {
   bool try_claim(Shape shape);  // grants the pages of a shape; the caller takes them at once
   // Starts what brings a block back, if there is room for it now: false, if not.
   bool try_fetch(BlockId id, bool urgent = false);
-  void withdraw(Shape shape) {
-    budget_.account(-static_cast<std::int64_t>(memory_.fresh_bytes(shape)));
-  }  // what was just granted
+  // What was just granted is nobody's again.
+  void withdraw(Shape shape) { budget_.account(-static_cast<std::int64_t>(memory_.fresh_bytes(shape))); }
   Claim claim(Lock& lock, Shape shape);  // waits
   int ensure_usable(Lock& lock,
                     BlockId id);  // waits; 0 when operators may use it (or it died meanwhile), else the errno of the read

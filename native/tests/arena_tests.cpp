@@ -6,9 +6,13 @@
 #include <atomic>
 #include <barrier>
 #include <cerrno>
+#include <chrono>
 #include <memory>
+#include <random>
 #include <semaphore>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "check.hpp"
 
@@ -385,6 +389,32 @@ TEST(the_watchdog_counts_no_time_for_which_the_process_was_stopped) {
   };
   CHECK(expired_after(0) == 25);
   CHECK(expired_after(3600 * kSecond) == 30);
+}
+
+// A profiler is told while nobody holds the mutex, so pages that were granted may be gone by then.
+TEST(what_labels_of_waits_let_happen_leaves_the_count_of_pages_true) {
+  Options options;
+  options.labels = {[](Stall) -> void* { return &errno; },
+                    [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }};
+  Arena& arena = make_arena(24 * kMiB, options);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 3; ++number) {
+    threads.emplace_back([&arena, number] {
+      std::mt19937 random(number);
+      std::vector<char*> mine;
+      for (int i = 0; i < 400; ++i) {
+        mine.push_back(static_cast<char*>(arena.allocate(std::size_t{4096} << random() % 11)));
+        mine.back()[0] = 1;
+        if (mine.size() <= 12) continue;
+        std::swap(mine[random() % mine.size()], mine.back());
+        arena.release(mine.back());
+        mine.pop_back();
+      }
+      for (char* p : mine) arena.release(p);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  arena.check_invariants();
 }
 
 TEST(a_size_that_no_address_space_has_is_refused) {

@@ -96,8 +96,9 @@ def test_threads_are_as_the_script_says_before_it_imports_a_library(
 def test_where_openmp_binds_its_threads_they_are_as_many_and_ours_run_anywhere(tmp_path: Path) -> None:
     """It binds the thread that loads it, and those that this one begins."""
     script = tmp_path / "says_threads.py"
+    logs = "import logging\nprint(logging.getLogger('torch._dynamo').level)\n"  # PyTorch reads that, too
     anywhere = "print(sum(len(os.sched_getaffinity(int(task))) > 1 for task in os.listdir('/proc/self/task')))"
-    script.write_text(SAYS_THREADS.format(first="", then="") + anywhere)
+    script.write_text(SAYS_THREADS.format(first="os.environ['TORCH_LOGS'] = '+dynamo'", then="") + logs + anywhere)
     bound = {"OMP_PROC_BIND": "close"}
     *plain, free = run(sys.executable, str(script), env=bound, status=0, fresh=True).stdout.splitlines()
     ran = run(EBBTIDE, "run", "--fast", "1GiB", str(script), env=bound, fresh=True)

@@ -7,6 +7,7 @@ import pytest
 
 from ebbtide.errors import SettingError
 from ebbtide.ir.files import load
+from ebbtide.ir.machine import InPlace
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
 from ebbtide.planning.policies import machine_for
@@ -16,7 +17,7 @@ from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
-from tests.training.cases_tiers import InPlace
+from tests.training.cases_tiers import InPlace as Ran
 from tests.training.same_bits import CASES
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
@@ -39,14 +40,17 @@ def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
 
 
 def with_a_slow_disk(tiers: dict[str, str], folder: Path) -> dict[str, str]:
-    """A machine on which a plan prefers a node to the file, whatever load the file's disk has."""
+    """A machine on which a plan prefers a node to the file, whatever load the file's disk has, and brings back from it
+    what is used."""
     machine = machine_for(Settings().but(tiers=tiers["EBBTIDE_TIERS"]), [folder])
     links = tuple(
         replace(link, bytes_per_s=10**8 if "file" in (link.source, link.target) else 10**10, shares=None)
         for link in machine.links
     )
     path = folder / "machine.toml"
-    path.write_text(replace(machine, links=links, groups=()).to_toml())
+    fast, *slower = machine.tiers
+    tiers_alone = (fast, *(replace(tier, in_place=InPlace.NOTHING) for tier in slower))
+    path.write_text(replace(machine, tiers=tiers_alone, links=links, groups=()).to_toml())
     return tiers | {"EBBTIDE_MACHINE": str(path)}
 
 
@@ -70,7 +74,7 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     assert sum(link.forecast_bytes for link in plan.links) > 0
 
 
-def used_in_place(policy: str) -> InPlace:
+def used_in_place(policy: str) -> Ran:
     """A run over a node that has room for all, with the same bits and no fault."""
     environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
     found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
