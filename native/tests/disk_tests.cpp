@@ -72,15 +72,17 @@ TEST(a_full_disk_is_an_error_before_anything_is_evicted) {
 }
 
 TEST(what_died_leaves_its_space_on_a_full_disk) {
-  Arena& arena = make_arena(8 * kMiB);
-  std::vector<char*> all;
-  for (unsigned i = 0; i < 4; ++i) all.push_back(filled_block(arena, 8 * kMiB, i));
-  WithCalls calls({real.pwritev, real.preadv, [](int, int, off_t, off_t) {
+  WithCalls calls({real.pwritev, real.preadv, [](int fd, int mode, off_t offset, off_t bytes) {
+                     if (static_cast<std::uint64_t>(offset + bytes) <= 40 * kMiB) return real.fallocate(fd, mode, offset, bytes);
                      errno = ENOSPC;
                      return -1;
                    }});
-  CHECK(has(refusal_of([&] { arena.allocate(1024 * kMiB); }), "cannot reserve"));
-  for (unsigned i = 1; i < 4; ++i) arena.release(all[i]);
+  Arena& arena = make_arena(8 * kMiB);
+  std::vector<char*> all;
+  auto fill_one = [&] { all.push_back(filled_block(arena, 8 * kMiB, static_cast<unsigned>(all.size()))); };
+  while (!has(refusal_of(fill_one), "cannot reserve")) {}
+  CHECK(all.size() >= 4);
+  for (unsigned i = 1; i < all.size(); ++i) arena.release(all[i]);
   char* smaller = filled_block(arena, 16 * kMiB, 5);  // as whoever finds a batch that fits
   CHECK(filled(all[0], 8 * kMiB, 0) && filled(smaller, 16 * kMiB, 5));
 }
