@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "arena.hpp"
+#include "per_thread.hpp"
 
 namespace ebbtide {
 
@@ -13,17 +14,16 @@ struct ThreadStack : OperatorStack {
     if (of != nullptr) arena->forget(*this);
   }
 };
-thread_local ThreadStack this_thread;
 
 }  // namespace
 
-OperatorStack& this_operator_stack() { return this_thread; }
+OperatorStack& this_operator_stack() { return of_this_thread<ThreadStack>(); }
 
 void Arena::enter(const char* name, std::span<const Operand> operands, Work work, Pass pass) {
   Lock lock(mutex_);
-  ThreadStack& stack = this_thread;
+  auto& stack = of_this_thread<ThreadStack>();
   if (stack.of != &stacks_) {
-    this_thread.arena = this;
+    stack.arena = this;
     stacks_.add(stack);
   }
   begin_stretch();
@@ -124,7 +124,7 @@ void Arena::pin_operand(OperatorStack& stack, BlockId id, Access access, bool bo
 void Arena::exit() {
   if (tape_.records() && tiers_.fastest_packing() != nullptr) look_at_contents();
   Lock lock(mutex_);
-  OperatorStack& stack = this_thread;
+  OperatorStack& stack = this_operator_stack();
   if (stack.of != &stacks_ || stack.operators.empty()) return;
   begin_stretch();
   Operator op = stack.operators.back();

@@ -21,6 +21,7 @@ Counters Arena::count() const {
   budget_.read(c);
   room_.read(c);
   c.stall_ns = stalls_.by_cause();
+  c.operators = step_.operators();
   c.cancelled = moves_.cancelled();
   c.made_anew = moves_.made_anew();
   c.looked_at = victims_.looked_at();

@@ -20,6 +20,7 @@ struct Counters {
   std::array<std::uint64_t, kKinds> evicted{}, fetched{}, written{};
   std::array<std::uint64_t, kKinds> resident_kinds{};
   std::array<std::int64_t, kStalls> stall_ns{};
+  std::uint64_t operators = 0;
   std::uint64_t faults = 0, cancelled = 0;
   std::uint64_t made_anew = 0;  // bytes [Note: recipes]
   std::int64_t made_anew_ns = 0;

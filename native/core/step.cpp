@@ -91,6 +91,7 @@ void Step::begin_anew() {
 
 void Step::tick(const char* name, std::size_t depth, Pass pass) {
   if (!tape_.on_step_thread()) return;
+  ++operators_;
   if (depth == 0 && evaluation_ends(pass)) begin_anew();
   tape_.tick(name, static_cast<std::uint32_t>(depth), stalled_ns() + apart_ns_, budget_.reserved());
   replay_.tick();

@@ -30,6 +30,7 @@ class Step {
   void born_by_fault(BlockId id);  // the tape has no room for it, and the clock does not count it
   void died(BlockId id);
   void start_prefetches();
+  std::uint64_t operators() const { return operators_; }  // that began on the step's thread, in all
   void was_apart(std::int64_t ns);  // so much of this thread's time is no operator's
 
  private:
@@ -59,6 +60,7 @@ class Step {
 
   std::int64_t stalled_before_ns_ = 0;
   std::int64_t apart_ns_ = 0;
+  std::uint64_t operators_ = 0;
   bool evaluates_ = false;         // so far the last operator did
   bool trained_ = false;           // a backward pass or an optimizer has begun
   std::uint64_t serials_ = 0;      // allocations so far

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -201,4 +202,31 @@ TEST(a_crash_that_a_handler_does_not_end_ends_by_default) {
       },
       arena);
   CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);  // a sanitizer may stand in for the default
+}
+
+TEST(objects_that_go_with_their_thread_may_run_operators) {
+  Arena& arena = make_arena(4 * kMiB);
+  auto blocks = blocks_of_2_mib(arena, 3);
+  auto change_all = [&] {
+    for (char* p : blocks) {
+      arena.enter("add_", {{Operand{p, Access::ReadWrite}}}, Work::Itself);
+      p[0] ^= 1;
+      arena.exit();
+    }
+  };
+  struct Goes {
+    std::function<void()> last;
+    ~Goes() { last(); }
+  };
+  for (bool is_older : {false, true}) {  // than the thread's first operator
+    std::thread([&] {
+      if (!is_older) change_all();
+      static thread_local Goes goes{change_all};
+      goes.last();
+    }).join();
+    if (is_older) change_all();
+  }
+  for (unsigned i = 0; i < blocks.size(); ++i) CHECK(filled(blocks[i], 2 * kMiB, i));
+  arena.begin_step(false);  // nobody is in an operator
+  arena.end_step();
 }

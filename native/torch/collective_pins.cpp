@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/per_thread.hpp"
 #include "operands.hpp"
 
 namespace ebbtide {
@@ -44,7 +45,11 @@ std::vector<Pinned> in_this_step, in_the_last;
 std::vector<UnderWay> under_way;
 std::atomic<std::size_t> n_under_way = 0, n_pinning = 0;
 std::atomic<bool> are_there = false;  // a collective has begun
-thread_local std::vector<Pinned> waited_for_pins, pinned_now;
+struct Pins {
+  std::vector<Pinned> waited_for, now;
+};
+Pins& pins_here() { return of_this_thread<Pins>(); }
+
 thread_local int depth = 0;
 thread_local bool result_is_seen = false;  // of the collective at hand
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
@@ -63,20 +68,20 @@ void unpin_all(std::vector<Pinned>& all) {
 // What is pinned now stays until that has completed.
 void pin_until_ended(const c10::intrusive_ptr<c10d::Work>& work) {
   std::lock_guard lock(pins_mutex);
-  under_way.push_back({c10::weak_intrusive_ptr<c10d::Work>(work), {}, std::exchange(pinned_now, {}), false});
+  under_way.push_back({c10::weak_intrusive_ptr<c10d::Work>(work), {}, std::exchange(pins_here().now, {}), false});
   n_under_way = under_way.size();
   ++n_pinning;
 }
 
 // Looks at what an operator returned; nothing where it raised. The recorder's own callback has ended before.
 void look_at_result(const at::RecordFunction& function, at::ObserverContext*) {
-  if (pinned_now.empty() || !std::string_view(function.name()).starts_with("c10d::")) return;
+  if (pins_here().now.empty() || !std::string_view(function.name()).starts_with("c10d::")) return;
   for (const c10::IValue& output : function.outputs()) {
     if (!output.isCustomClass()) continue;
     pin_until_ended(output.toCustomClass<c10d::Work>());
     return;
   }
-  unpin_all(pinned_now);
+  unpin_all(pins_here().now);
 }
 
 // Only where there are collectives, since what every operator returns is boxed for it. Whether it was done before.
@@ -119,22 +124,23 @@ void enter_collective() {
   are_there = true;
   result_is_seen = watch_results();
   std::lock_guard lock(pins_mutex);
-  in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());  // none, but where another thread's came first
-  pinned_now.clear();
+  in_this_step.insert(in_this_step.end(), pins_here().now.begin(),
+                      pins_here().now.end());  // none, but where another thread's came first
+  pins_here().now.clear();
 }
 
 void exit_collective() {
   if (--depth > 0 || result_is_seen) return;
   std::lock_guard lock(pins_mutex);
-  in_this_step.insert(in_this_step.end(), pinned_now.begin(), pinned_now.end());
-  pinned_now.clear();
+  in_this_step.insert(in_this_step.end(), pins_here().now.begin(), pins_here().now.end());
+  pins_here().now.clear();
 }
 
 void exit_backend(c10d::Work* work) {
   if (--depth > 0) return;
   if (work == nullptr) {
-    unpin_all(pinned_now);
-  } else if (!pinned_now.empty()) {
+    unpin_all(pins_here().now);
+  } else if (!pins_here().now.empty()) {
     pin_until_ended(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work));
   }
 }
@@ -152,12 +158,12 @@ void pin_for_collective(const c10::IValue& argument, bool waited_for) {
     const void* address = static_cast<const char*>(storage) + range.begin;
     std::uint64_t nbytes = range.bytes();
     if (nbytes == 0 || the_arena()->pin(address, nbytes) != 0) return;
-    (waited_for ? waited_for_pins : pinned_now).push_back({address, nbytes, tensor.storage().getWeakStorageImpl()});
+    (waited_for ? pins_here().waited_for : pins_here().now).push_back({address, nbytes, tensor.storage().getWeakStorageImpl()});
   });
 }
 
 void unpin_waited_for() {
-  if (!waited_for_pins.empty()) unpin_all(waited_for_pins);
+  if (!pins_here().waited_for.empty()) unpin_all(pins_here().waited_for);
 }
 
 void unpin_ended(bool drops) {

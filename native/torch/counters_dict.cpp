@@ -37,6 +37,7 @@ py::dict as_dict(const Counters& c) {
   d["stall_fetch_ns"] = c.stall_ns[static_cast<std::size_t>(Stall::DemandFetch)];
   d["fetching_ns"] = c.copy_ns[0];
   d["evicting_ns"] = c.copy_ns[1];
+  d["operators"] = c.operators;
   d["faults"] = c.faults;
   d["made_anew_bytes"] = c.made_anew;
   d["made_anew_ns"] = c.made_anew_ns;

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "../core/per_thread.hpp"
 #include "births.hpp"
 #include "recipes.hpp"
 #include "storage_access.hpp"
@@ -64,10 +65,7 @@ DeviceMemory::DeviceMemory(c10::Device device)
   pthread_atfork(nullptr, nullptr, [] { memory->in_child_ = true; });  // a device is its parent's
 }
 
-DeviceMemory::Stack& DeviceMemory::this_stack() {
-  static thread_local Stack stack;
-  return stack;
-}
+DeviceMemory::Stack& DeviceMemory::this_stack() { return of_this_thread<Stack>(); }
 
 void DeviceMemory::start(const DeviceSettings& asked) {
   Lock lock(mutex_);

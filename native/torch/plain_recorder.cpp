@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/per_thread.hpp"
 #include "../core/system.hpp"
 #include "allocator.hpp"
 #include "lines.hpp"
@@ -48,8 +49,6 @@ struct Operators {
   std::vector<Used> uses;
 };
 
-thread_local Operators this_thread;
-
 void release_watched(void* address) {
   if (address != nullptr) recorder->release(address);
 }
@@ -79,19 +78,19 @@ void* PlainRecorder::allocate(std::size_t nbytes) {
 
 void PlainRecorder::born(void* address, std::size_t nbytes) {
   if (address == nullptr || nbytes == 0 || in_child_ || !watches_) return;
-  bool untouched = std::exchange(next_is_untouched, false) && this_thread.running.empty();
+  bool untouched = std::exchange(next_is_untouched, false) && of_this_thread<Operators>().running.empty();
   BirthLine line(tape_);
   Lock lock(mutex_);
   if (std::uint64_t each = piece_bytes(nbytes, least_piece_); each > 0) {
     ended_at(address);
     const Large& large = large_[address] = {.nbytes = nbytes, .each = each, .line = tape_.line(), .whole = ++wholes_};
-    if (!untouched) take_up(address, large, true, !this_thread.running.empty());
+    if (!untouched) take_up(address, large, true, !of_this_thread<Operators>().running.empty());
     return;
   }
   Live live{.nbytes = nbytes,
             .kind = tape_.in_step() ? Kind::Activation : Kind::Other,
             .born_in_step = tape_.in_step(),
-            .born_in_operator = !this_thread.running.empty()};
+            .born_in_operator = !of_this_thread<Operators>().running.empty()};
   begin_to_watch(address, live, true);
 }
 
@@ -159,10 +158,11 @@ void PlainRecorder::each_piece(const Operand& operand, Visit visit) {
 void PlainRecorder::begin_to_watch(const void* address, Live live, bool is_born, LineOf line) {
   if (auto stale = live_.find(address); stale != live_.end()) ended(stale);  // whose end was not seen
   live.serial = ++serials_;
-  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, this_thread.running.size(), line, live.whole)
+  live.recorded = is_born ? tape_.born(live.serial, live.nbytes, of_this_thread<Operators>().running.size(), line, live.whole)
                           : tape_.was_there(live.serial, live.nbytes, false, live.whole);
   if (live.recorded != kNever && live.born_in_operator) {
-    this_thread.uses.push_back({address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});
+    of_this_thread<Operators>().uses.push_back(
+        {address, live.serial, live.recorded, tape_.clock().tick, Access::Write, true, live.nbytes});
   }
   live_.emplace(address, live);
 }
@@ -210,7 +210,7 @@ bool PlainRecorder::sees_end_of(c10::DataPtr& data) {
 
 void PlainRecorder::enter(const char* name, std::span<const Operand> operands, Work, Pass) {
   Lock lock(mutex_);
-  Operators& mine = this_thread;
+  auto& mine = of_this_thread<Operators>();
   tape_.tick(name, static_cast<std::uint32_t>(mine.running.size()), 0, 0);
   mine.running.push_back({++operators_, mine.uses.size()});
   for (const Operand& operand : operands) {
@@ -232,7 +232,7 @@ void PlainRecorder::enter(const char* name, std::span<const Operand> operands, W
 void PlainRecorder::exit() {
   if (in_child_) return;
   Lock lock(mutex_);
-  Operators& mine = this_thread;
+  auto& mine = of_this_thread<Operators>();
   if (mine.running.empty()) return;
   Running ends = mine.running.back();
   mine.running.pop_back();
@@ -270,7 +270,7 @@ std::uint64_t PlainRecorder::note_need(const char*, std::span<const Operand> ope
 // Callers MUST be outside of all operators: a recording has no beginnings from before it.
 Counters PlainRecorder::begin_step(bool record) {
   Lock lock(mutex_);
-  this_thread = {};
+  of_this_thread<Operators>() = {};
   tape_.begin(record);
   for (auto& [address, live] : live_) live.recorded = tape_.was_there(live.serial, live.nbytes, false, live.whole);
   return {};

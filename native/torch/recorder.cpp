@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "../core/fault.hpp"
+#include "../core/per_thread.hpp"
 #include "allocator.hpp"
 #include "arithmetic.hpp"
 #include "collective_pins.hpp"
@@ -215,23 +216,29 @@ class Description {
     text_ += '}';
   }
 
-  static const std::string& dtype_name(c10::ScalarType type) {
-    static thread_local std::unordered_map<int, std::string> names;
-    std::string& name = names[static_cast<int>(type)];
+  const std::string& dtype_name(c10::ScalarType type) {
+    std::string& name = dtype_names_[static_cast<int>(type)];
     if (name.empty()) name = c10::getDtypeNames(type).first;
     return name;
   }
 
   std::string text_;
+  std::unordered_map<int, std::string> dtype_names_;
   std::vector<const c10::StorageImpl*> storages_;  // of the call's tensors, in order; nothing is read through them
+};
+
+struct Tables {
+  std::unordered_map<const char*, Treatment> known;  // by the address of an operator's name
+  std::vector<Operand> operands;                     // of the operator that begins
+  Description description;
 };
 
 // Known by the address of the name, which belongs to the operator's registration: one per overload. Where one has gone, another
 // may have its address. Labels, such as autograd's, have passing addresses.
 const Treatment& known_treatment(const at::RecordFunction& function) {
   static const Treatment label{.passed_over = true, .uses = {}, .op = {}};
-  static thread_local std::unordered_map<const char*, Treatment> known;
   if (starts_with_any(function.name(), {"autograd::", "torch::"})) return label;
+  auto& known = of_this_thread<Tables>().known;
   auto found = known.find(function.name());
   if (found == known.end()) found = known.emplace(function.name(), Treatment()).first;
   Treatment& treatment = found->second;
@@ -339,20 +346,12 @@ void let_mkl_choose_before(const at::RecordFunction& function) {
   chosen = true;
 }
 
-// Objects that a thread keeps are destroyed as it ends, those of here among them. What the script's then call is not seen: where it
-// touches what is away, it faults.
-thread_local bool thread_ends = false;
-struct Ending {
-  ~Ending() { thread_ends = true; }
-};
-
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   enter_operator();
   begin_with_threads();
   let_mkl_choose_before(function);
   // Before operands are collected: an update has its own. What makes contents anew needs them as they were before it.
   if (anything_deferred() && !off_the_record) look_at(function.inputs());
-  if (thread_ends) return nullptr;
   Watch& watch = *the_watch();
   if (!watch.on()) {
     if (the_arena() != nullptr && the_arena()->in_child()) let_faults_come();
@@ -394,7 +393,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   RecipePointer changed;
   if (any_recipes())
     changed = prepare_for(inputs, treatment.uses, pins || treatment.gives_away, keeps_recipes && treatment.repeatable_in_place);
-  static thread_local std::vector<Operand> operands;
+  std::vector<Operand>& operands = of_this_thread<Tables>().operands;
   operands.clear();
   std::size_t i = 0;
   for (const c10::IValue& input : inputs) {
@@ -410,10 +409,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
       keeps_recipes && treatment.repeatable && !off_the_record && recipe_memory() != nullptr && recipe_memory()->wants_recipes();
   if (makes || changed != nullptr) entered->call = KeptCall::of(*treatment.op, inputs, std::move(changed), treatment.version);
   if (Tape& tape = watch.tape(); tape.records() && !off_the_record) {
-    static thread_local Description description;
-    tape.describe(description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
+    tape.describe(of_this_thread<Tables>().description.of(function.overload_name(), *treatment.schema, inputs), phase_now());
   }
-  static thread_local const Ending ending;  // made after the others, so the first that goes
   return entered;
 }
 

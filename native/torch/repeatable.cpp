@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "../core/per_thread.hpp"
+
 namespace ebbtide {
 
 namespace {
@@ -266,6 +268,11 @@ bool has_known_kernels(const c10::OperatorHandle& op) {
 
 namespace {
 
+struct KnownKernels {
+  std::pair<unsigned long long, std::uint64_t> looked_after;
+  std::unordered_map<c10::OperatorName, bool> known;
+};
+
 class Comings final : public c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override { ++version; }
   void onOperatorDeregistered(const c10::OperatorHandle&) override { ++version; }
@@ -274,8 +281,7 @@ class Comings final : public c10::OpRegistrationListener {
 }  // namespace
 
 bool still_has_known_kernels(const c10::OperatorHandle& op) {
-  static thread_local std::pair<unsigned long long, std::uint64_t> looked_after;
-  static thread_local std::unordered_map<c10::OperatorName, bool> known;
+  auto& [looked_after, known] = of_this_thread<KnownKernels>();
   if (std::pair now{libraries_loaded(), version_of_operators()}; std::exchange(looked_after, now) != now) known.clear();
   auto [found, is_new] = known.try_emplace(op.operator_name(), false);
   if (is_new) found->second = has_known_kernels(op);

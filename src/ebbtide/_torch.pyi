@@ -59,6 +59,7 @@ class Counters(TypedDict):
     stall_fetch_ns: int
     fetching_ns: int  # time of all threads in reads of the spill file
     evicting_ns: int  # and in writes
+    operators: int  # that began on the step's thread; 0 on a device
     faults: int  # demand fetches that a SIGSEGV forced (the rest were served before the operator ran)
     made_anew_bytes: int  # of storages that operators made once more
     made_anew_ns: int  # that this took, without stalls

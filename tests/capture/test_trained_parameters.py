@@ -1,4 +1,4 @@
-"""The numbers that optimizers update: each parameter once, frozen ones and idle optimizers' not at all."""
+"""The numbers that optimizers update in a step: each parameter once, frozen ones and idle optimizers' not at all."""
 
 import torch
 
@@ -20,11 +20,15 @@ def test_what_optimizers_update_is_counted_once() -> None:
         first.step()
         first.step()
         assert hooks.trained_parameters == 4
-        again = torch.optim.AdamW([body, head], lr=0.1)  # as for another phase of training
-        again.step()
-        assert hooks.trained_parameters == 7
         first.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
         first.step()
-        assert hooks.trained_parameters == 9
+        assert hooks.trained_parameters == 6
+        del first
+        for _ in range(40):  # with one that updates a part of what another has
+            again = torch.optim.AdamW([body, head], lr=0.1), torch.optim.SGD([head], lr=0.1)
+            for _ in range(3):
+                for optimizer in again:
+                    optimizer.step()
+        assert hooks.trained_parameters == 7
     finally:
         unsubscribe(hooks)

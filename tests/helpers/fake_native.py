@@ -47,7 +47,7 @@ class FakeNative(ModuleType):
                 "elsewhere_bytes elsewhere_peak_bytes process_peak_bytes blocks live_peak_bytes step_live_peak_bytes "
                 "reserved_peak_bytes resident_peak_bytes reserved_byte_ns resident_byte_ns measured_ns "
                 "stall_room_ns stall_late_ns stall_fetch_ns fetching_ns evicting_ns "
-                "faults made_anew_bytes made_anew_ns ingredient_bytes looked_at stuck_at_bytes held_bytes "
+                "operators faults made_anew_bytes made_anew_ns ingredient_bytes looked_at stuck_at_bytes held_bytes "
                 "largest_operator_bytes largest_operator_used largest_operand_bytes refused"
             ).split(),
             0,

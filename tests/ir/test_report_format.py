@@ -101,6 +101,16 @@ def test_nothing_is_said_of_the_time_of_short_steps() -> None:
             assert bool(re.search("as fast as plain PyTorch|times as long", head)) is said
 
 
+def test_what_ebbtide_does_at_an_operator_counts_as_its_time() -> None:
+    for operators, said in (
+        (0, "about as fast as plain"),
+        (20_000, "about as fast as plain"),
+        (100_000, "about 1.1 times"),
+    ):
+        step = replace(STEP, stall_s=Stall(0.0, 0.0, 0.0), operators=operators)  # it takes 2 s
+        assert said in render_headline(replace(REPORT, steps=(step,)))
+
+
 def test_a_device_s_run_says_whose_memory_it_was() -> None:
     text = render_summary(replace(REPORT, fast_bytes=None, device="cuda:1"))
     assert "on cuda:1          690 MiB of 700 MiB" in text

@@ -13,7 +13,7 @@ from ebbtide.runtime.step_counters import Reading, step_between
 
 NUMBER = st.integers(0, 2**64 - 1)
 TRAFFIC = ("evicted_bytes", "fetched_bytes", "written_bytes")
-COUNTS = ("stall_room_ns", "stall_late_ns", "stall_fetch_ns", "made_anew_bytes", "made_anew_ns")
+COUNTS = ("stall_room_ns", "stall_late_ns", "stall_fetch_ns", "made_anew_bytes", "made_anew_ns", "operators")
 
 
 @st.composite

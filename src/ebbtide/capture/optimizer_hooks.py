@@ -50,21 +50,21 @@ class OptimizerHooks(Subscriber):
         self._iterations = Iterations()
         self._has_news = True  # parameters that no optimizer has were not looked for since one was built
         self._looks_again_at = 0.0
-        self._counted: set[int] = set()  # optimizers whose parameters are in ``_numbers``, by id
-        self._numbers: dict[int, int] = {}  # of each parameter that an optimizer has updated, by id
+        self._updated: dict[int, int] = {}  # in this step: the numbers in each parameter, by id
+        self._updated_before: dict[int, int] = {}  # in the step before
         self.backward_ran = False
 
     @property
     def trained_parameters(self) -> int:
-        """The numbers in parameters that optimizers have updated."""
-        return sum(self._numbers.values())
+        """The numbers that optimizers updated in the last step that ended, since a program may train many models in turn;
+        in the first step, so far."""
+        return sum((self._updated_before or self._updated).values())
 
     def built(self, optimizer: Optimizer) -> None:
         self._on_built()
         self._iterations.built(optimizer)
         self._classify(_parameters(optimizer), _PARAMETER)
         self._has_news = True
-        self._counted.discard(id(optimizer))
         self._on_begin()  # last, so that earlier moves of parameters do not count for this step
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
@@ -77,11 +77,9 @@ class OptimizerHooks(Subscriber):
             self._looks_again_at = ended + _REST * (ended - begun)
         self._classify(_parameters(optimizer), _PARAMETER)
         self._classify(_gradients(optimizer), _GRADIENT)
-        if id(optimizer) not in self._counted:
-            self._counted.add(id(optimizer))
-            with torch._C.DisableTorchFunction():
-                trained = (each for each in _parameters(optimizer) if _requires_grad(each) and not is_lazy(each))
-                self._numbers.update((id(each), torch.Tensor.numel(each)) for each in trained)
+        with torch._C.DisableTorchFunction():
+            trained = (each for each in _parameters(optimizer) if _requires_grad(each) and not is_lazy(each))
+            self._updated.update((id(each), torch.Tensor.numel(each)) for each in trained)
         self._native.enter_optimizer(True)
         return _with_closure(optimizer, args, kwargs, lambda closure: self._apart(optimizer, closure))
 
@@ -103,6 +101,7 @@ class OptimizerHooks(Subscriber):
         if is_outermost():
             self._native.enter_optimizer(False)
         if self._iterations.stepped(optimizer):
+            self._updated_before, self._updated = self._updated, {}
             self._on_end()
 
     def around_backward(self, run: Callable[[], Any], roots: Sequence[torch.Tensor], trains: bool) -> Any:

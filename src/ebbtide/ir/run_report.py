@@ -83,6 +83,7 @@ class StepReport:
     """One step. ``cpu_s`` is of all threads. ``evicted_bytes`` left memory; ``written_bytes`` of them were written.
 
     ``made_anew_bytes`` left without a copy, and operators made them once more, in ``made_anew_s``.
+    ``operators`` began on the step's thread; 0 on a device.
 
     ``inconsistent`` says which counters ran backwards, and is "" as a rule. A figure that depends on one is 0.
     """
@@ -98,9 +99,10 @@ class StepReport:
     inconsistent: str = ""
     made_anew_bytes: int = 0
     made_anew_s: float = 0.0
+    operators: int = 0
 
     def __post_init__(self) -> None:
-        check_reals(self, "wall_s cpu_s minor_faults made_anew_bytes made_anew_s")
+        check_reals(self, "wall_s cpu_s minor_faults made_anew_bytes made_anew_s operators")
 
 
 LEFT = "is left as the script has it"
@@ -240,7 +242,7 @@ class RunReport:
     each optimizer where another order of updates was asked for. ``tiers`` are the slower ones, fastest first, where
     there are others than the spill file. ``device`` is the accelerator whose memory was bounded, null where it was the
     process's; then what is said of the arena is that device's. ``trained_parameters`` counts the numbers that
-    optimizers update. ``moment`` is null once the run has ended.
+    optimizers updated in the last step. ``moment`` is null once the run has ended.
 
     ``bounded_as_asked`` is false in two cases: a budget was asked for and not in force at the end; or no step was seen,
     and a process that the script started peaked above it. ``planned_as_asked`` is false where no step followed a named

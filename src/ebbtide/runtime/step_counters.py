@@ -49,6 +49,7 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         return Traffic.of([since(f"{name} of kind {kind}", one, other) for kind, one, other in rows])
 
     made_anew = since("made_anew_bytes", old["made_anew_bytes"], new["made_anew_bytes"])
+    operators = since("operators", old["operators"], new["operators"])
     made_anew_s = seconds(since("made_anew_ns", old["made_anew_ns"], new["made_anew_ns"]))
     return StepReport(
         wall_s=seconds(since("wall_s in ns", before.wall_ns, after.wall_ns)),
@@ -66,4 +67,5 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         inconsistent="; ".join(odd),
         made_anew_bytes=made_anew,
         made_anew_s=made_anew_s,
+        operators=operators,
     )
