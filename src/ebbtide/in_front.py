@@ -57,7 +57,8 @@ class InFrontOf(Enum):
     BACKWARD = Row(
         _EVENTS,
         "subscribers act before or after a backward pass",
-        ("torch.autograd._engine_run_backward",),
+        # torch.compiler restores the first by the second.
+        ("torch.autograd._engine_run_backward", "torch.autograd.graph._engine_run_backward"),
         ends=_WITH_THE_LAST,
         traced=True,
     )

@@ -258,6 +258,8 @@ def _taken(name: str, value: object, knob: Knob) -> object:
         if not names or not all(map(_is_text, names)):
             raise SettingError(f"spill={value!r:.80} is not understood; accepted: a directory, or several")
         return tuple(os.fspath(each) for each in names)
+    if name == "device":
+        value = str(value)  # a torch.device
     if knob.parse is str and not _is_text(value):
         raise SettingError(f"{name}={value!r:.80} is not understood; accepted: {knob.accepts}")
     return knob.read(name, os.fspath(value) if isinstance(value, os.PathLike) else str(value))

@@ -9,6 +9,7 @@ Unreadable input raises ValueError, whose text says what is accepted.
 import re
 from dataclasses import dataclass
 from math import floor
+from operator import index
 
 KIB = 2**10
 MIB = 2**20
@@ -55,8 +56,8 @@ class Budget:
 
 def parse_size(text: str | int) -> int:
     """Return bytes; an integer is already a number of bytes. ``parse_size("1.5G") == 1_610_612_736``."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        nbytes = text
+    if not isinstance(text, str | bool) and hasattr(text, "__index__"):  # NumPy's integers, too
+        nbytes = index(text)
     else:
         match = _SIZE.fullmatch(text) if isinstance(text, str) else None
         unit = _BYTES_OF.get(match["unit"].lower()) if match else None
@@ -70,12 +71,18 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_fraction(text: str) -> float:
-    """Parse a percentage: ``parse_fraction("25%") == 0.25``."""
-    match = _PERCENT.fullmatch(text)
-    fraction = float(match["number"]) / 100 if match else 0.0
+    """Parse a share of the whole: ``parse_fraction("25%") == 0.25``."""
+    fraction = parse_percentage(text)
     if not 0 < fraction <= 1:
         raise ValueError(f"{text!r} is not a share of the tensors' memory; accepted: {FRACTIONS_ACCEPTED}")
     return fraction
+
+
+def parse_percentage(text: str) -> float:
+    """Parse a percentage, which may be above 100: ``parse_percentage("150%") == 1.5``."""
+    if (match := _PERCENT.fullmatch(text)) is None:
+        raise ValueError(f"{text!r} is not a percentage; accepted: {FRACTIONS_ACCEPTED}")
+    return float(match["number"]) / 100
 
 
 def _is_budget(text: str) -> bool:

@@ -62,11 +62,12 @@ REPORT = RunReport(
 )
 
 
-PLAN = PlanReport("ebbtide", "feasible", 690 << 20, 1.6, 1.8, 1.7, 2.5, 2)
+PLAN = PlanReport("ebbtide", "feasible", 690 << 20, 1.6, 1.8, 1.7, 2.5, 1)
 
 
 def test_a_plan_comes_back_whole_and_its_forecasts_are_called_forecasts() -> None:
-    planned = replace(REPORT, policy="ebbtide", plan=PLAN, steps=(STEP, replace(STEP, mode=StepMode.PLANNED)))
+    plan = replace(PLAN, plans=2)
+    planned = replace(REPORT, policy="ebbtide", plan=plan, steps=(STEP, replace(STEP, mode=StepMode.PLANNED)))
     assert RunReport.from_json(planned.to_json()) == planned
     text = render_summary(planned)
     assert "1.80 s a step expected, 1.60 s without waiting, at best 1.70 s; made in 2.50 s, the last of 2" in text
@@ -81,6 +82,9 @@ def test_steps_far_off_their_forecast_are_remarked_on() -> None:
         assert ("off the forecast" in text) is bool(times)
         assert f"planned steps took 2.00 s (median), {times} times the forecast" in text or not times
     assert "off the forecast" not in render_summary(replace(REPORT, plan=replace(PLAN, predicted_s=1.0)))
+    other = replace(PLAN, predicted_s=0.1, plans=2)  # of another shape, such as an epoch's last batch
+    text = render_summary(replace(REPORT, plan=other, steps=(STEP, replace(STEP, mode=StepMode.PLANNED))))
+    assert "off the forecast" not in text
 
 
 def test_steps_that_took_twice_their_forecast_are_not_called_as_fast_as_plain_pytorch() -> None:

@@ -56,8 +56,8 @@ class OptimizerHooks(Subscriber):
 
     @property
     def trained_parameters(self) -> int:
-        """The numbers that optimizers updated in the last step that ended, since a program may train many models in turn;
-        in the first step, so far."""
+        """The numbers that optimizers updated in the last step that ended: a program may train many models in turn. In
+        the first step, so far."""
         return sum((self._updated_before or self._updated).values())
 
     def built(self, optimizer: Optimizer) -> None:
@@ -189,10 +189,13 @@ def _with_closure(
     return None
 
 
-_gradient_of, _requires_grad, _nbytes_of = (
-    getattr(torch.Tensor, name).__get__ for name in ("grad", "requires_grad", "nbytes")
-)
+_gradient_of, _requires_grad = (getattr(torch.Tensor, name).__get__ for name in ("grad", "requires_grad"))
 """As ``layout_of``."""
+
+
+def _nbytes_of(tensor: torch.Tensor) -> int:
+    """Return a strided tensor's bytes, and 0 of another's."""
+    return torch.Tensor.nbytes.__get__(tensor) if layout_of(tensor) is torch.strided else 0  # type: ignore[attr-defined]
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

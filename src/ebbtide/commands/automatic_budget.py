@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ebbtide.errors import SettingError
 from ebbtide.host.process import end_with_parent
 from ebbtide.terminal import tell
-from ebbtide.units import parse_fraction
+from ebbtide.units import parse_percentage
 
 WITHIN = "10%"
 """A budget may cost so much time."""
@@ -27,7 +27,7 @@ def within(fast: str) -> str:
     """Return the share of ``auto:25%``. Raises SettingError."""
     share = fast.partition(":")[2].strip() or WITHIN
     try:
-        parse_fraction(share)
+        parse_percentage(share)
     except ValueError as error:
         raise SettingError(f"--fast {fast}: write how much slower steps may be as in auto:25%") from error
     return share
@@ -58,6 +58,6 @@ def budget_for(fast: str, program: Sequence[str], ranks: int, spill: Sequence[st
     if chosen is None:
         raise SettingError(f"--fast {fast}: by the estimate no budget fits this machine")
     times = chosen["step_ns"] / max(found["step_ns"], 1)
-    none = f"; none is within {share} of full speed" if times > 1 + parse_fraction(share) else ""
+    none = f"; none is within {share} of full speed" if times > 1 + parse_percentage(share) else ""
     tell(f"ebbtide: --fast {fast} is --fast {chosen['fast']}: by the estimate {times:.2f} times as long{none}")
     return str(chosen["fast"])

@@ -58,7 +58,7 @@ def estimate(
     from ebbtide.session.launch import require_script
     from ebbtide.settings import Settings
     from ebbtide.terminal import folded_for_terminal
-    from ebbtide.units import parse_fraction
+    from ebbtide.units import parse_percentage
 
     refuse_misplaced_options(program, ("--machine", "--json"))
     device = device or Settings.from_environment().device
@@ -67,7 +67,7 @@ def estimate(
             f"a step's times on {device} are not known: name its --machine, such as h100; `ebbtide machines` lists them"
         )
     try:
-        small_cost = 1 + parse_fraction(within)
+        small_cost = 1 + parse_percentage(within)
     except ValueError as error:
         raise click.UsageError(f"--within {within} is not a percentage, such as 25%.") from error
     tell_misplaced_options(program)

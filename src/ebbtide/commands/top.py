@@ -111,7 +111,7 @@ def in_memory(kinds: "Traffic") -> str:
 
 def progress(report: "RunReport") -> str:
     """Return the step, the time of one, and what is left where the script has told."""
-    from ebbtide.report.typical_steps import median_step_s
+    from ebbtide.report.typical_steps import median_step_s, median_turn_s
     from ebbtide.units import format_time
 
     moment, steps, typical_s = report.moment, report.step_count(), median_step_s(report)
@@ -119,8 +119,8 @@ def progress(report: "RunReport") -> str:
     parts = [f"step {steps}"]
     if moment.total_steps is not None:
         parts = [f"step {steps} of {moment.total_steps}"]
-        if typical_s is not None and moment.total_steps >= steps:
-            parts.append(f"{format_time((moment.total_steps - steps) * typical_s)} left")
+        if (turn_s := median_turn_s(report)) is not None and moment.total_steps >= steps:
+            parts.append(f"{format_time((moment.total_steps - steps) * turn_s)} left")
     if typical_s is not None:
         parts.insert(1, f"{format_time(typical_s)} each")
         if moment.running_s > 2 * typical_s:

@@ -80,7 +80,8 @@ def verify(
     wishes = {"tiers": tiers, "device": device, "host_bytes": host, "policy": policy, "optimizer": optimizer}
     Settings().but(fast, spill=spill or None, **wishes)  # type: ignore[arg-type]
     variables = {knob.field: name.removeprefix(PREFIX) for name, knob in KNOBS.items()}
-    named = (("FAST", fast), ("SPILL", os.pathsep.join(spill)), *((variables[key], of) for key, of in wishes.items()))
+    places = os.pathsep.join(map(os.path.abspath, spill))  # each run has a directory of its own
+    named = (("FAST", fast), ("SPILL", places), *((variables[key], of) for key, of in wishes.items()))
     options = {name: value for name, value in named if value}
     with ended_by_sigterm(), working(RUNS) as work:
         verdict = verify_script(program, options, keep, work, lambda text: work.say(f"ebbtide: {text}"))

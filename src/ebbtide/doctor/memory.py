@@ -80,14 +80,15 @@ def memory_areas(view: View) -> Finding:
 
 
 def resource_limits(view: View) -> Finding:
-    means = "limits on address space, private memory or the size of a file would stop a run"
+    means = "limits on address space or private memory stop a run, and so does a spill file as large as a file may be"
     options = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d", "RLIMIT_FSIZE": "-f"}
     limited = [name for name in options if name in view.soft_limits]
     if not limited:
         return Finding("resource limits", Level.OK, "none that matters", means)
     found = ", ".join(f"{name} is {format_bytes(view.soft_limits[name])}" for name in limited)
     cure = "; ".join(f"ulimit {options[name]} unlimited" for name in limited) + " (a batch system sets such limits too)"
-    return Finding("resource limits", Level.PROBLEM, found, means, cure)
+    level = Level.HINT if limited == ["RLIMIT_FSIZE"] else Level.PROBLEM
+    return Finding("resource limits", level, found, means, cure)
 
 
 def heap(view: View) -> Finding:

@@ -1,6 +1,6 @@
 """Reads from the launcher's variables which rank of a job this process is, and how many ranks its node has.
 
-DeepSpeed, torchrun and what is built on it set all variables. mpirun and srun tell the number of ranks on the node.
+DeepSpeed, torchrun and what is built on it set all variables. mpirun and srun have names of their own for them.
 Lightning starts ranks itself and tells the rank on the node; the process group knows the rank in the job once it
 exists. A process that no launcher started is one rank of one.
 """
@@ -17,6 +17,12 @@ another."""
 _SLURM = "SLURM_STEP_TASKS_PER_NODE"
 """A variable that srun sets for its tasks, as ``4`` or ``4(x2)``. (SLURM_NTASKS_PER_NODE is set for a batch script,
 too.)"""
+_RANKS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Variables of Open MPI, MPICH and Intel MPI, and srun, until the process group knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +53,26 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         local_size = int(slurm[1])
     local_rank = _number(environment, "LOCAL_RANK")
     if "RANK" not in environment:  # srun, mpirun and Lightning number ranks in variables of their own
-        rank, size = _in_group()
+        rank, size = _in_group() or _in_job(environment)
         if local_size is None and local_rank is not None:
             local_size = size  # Lightning's: as if they were all on this node
     local_size = max(local_size or 1, 1)
     return Place(rank, size, local_rank if local_rank is not None else rank % local_size, local_size)
 
 
-def _in_group() -> tuple[int, int]:
+def _in_group() -> tuple[int, int] | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 0, 1
+        return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _in_job(environment: Mapping[str, str]) -> tuple[int, int]:
+    for names in _RANKS:
+        rank, size = (_number(environment, name) for name in names)
+        if rank is not None and size is not None and rank < size:
+            return rank, size
+    return 0, 1
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -139,6 +139,12 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit:
     return min(limits, key=lambda limit: limit.nbytes)
 
 
+def may_swap(proc: Path = PROC) -> bool:
+    """Tell whether the machine swaps, and this process's memory cgroups let it."""
+    allowed = map(_read_limit, cgroup_files(proc, "memory", (), ("memory.swap.max",)))
+    return machine_bytes(proc, "SwapTotal") > 0 and 0 not in allowed
+
+
 def _status_bytes(proc: Path, field: str) -> int:
     return _field_bytes(_own_status() if proc == PROC else text_of(proc / "self/status"), field)
 

@@ -52,7 +52,8 @@ class EbbtideCallback(Callback):  # type: ignore[misc]
         if trainer.global_step != self._steps_before:
             self._steps_before = None
             self._training.end_step()
-            if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+            every = trainer.log_every_n_steps  # 0: never
+            if trainer.loggers and every and trainer.global_step % every == 0:
                 module.log_dict(self._training.metrics(), on_step=True, on_epoch=False)
 
     def on_train_end(self, *_: Any) -> None:

@@ -83,7 +83,7 @@ class StepReport:
     """One step. ``cpu_s`` is of all threads. ``evicted_bytes`` left memory; ``written_bytes`` of them were written.
 
     ``made_anew_bytes`` left without a copy, and operators made them once more, in ``made_anew_s``.
-    ``operators`` began on the step's thread; 0 on a device.
+    ``operators`` began on the step's thread; 0 on a device. ``between_s`` passed since the end of the step before.
 
     ``inconsistent`` says which counters ran backwards, and is "" as a rule. A figure that depends on one is 0.
     """
@@ -100,9 +100,10 @@ class StepReport:
     made_anew_bytes: int = 0
     made_anew_s: float = 0.0
     operators: int = 0
+    between_s: float = 0.0
 
     def __post_init__(self) -> None:
-        check_reals(self, "wall_s cpu_s minor_faults made_anew_bytes made_anew_s operators")
+        check_reals(self, "wall_s cpu_s minor_faults made_anew_bytes made_anew_s operators between_s")
 
 
 LEFT = "is left as the script has it"

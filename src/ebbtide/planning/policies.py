@@ -158,11 +158,13 @@ def machine_for(settings: Settings, spill: Sequence[Path], say: Callable[[str], 
     memory of NUMA nodes is used in place. Where the file has another such tier, an EbbtideWarning says so.
     """
     if settings.machine is None:
+        from ebbtide.host.process import on_all_cpus
         from ebbtide.probe.quick import probe_quick
         from ebbtide.probe.tiers_between import with_tiers
 
-        machine = probe_quick(spill, settings.io_threads, say=say)
-        return with_tiers(machine, settings.tiers) if settings.tiers else machine
+        with on_all_cpus():
+            machine = probe_quick(spill, settings.io_threads, say=say)
+            return with_tiers(machine, settings.tiers) if settings.tiers else machine
     machine = find_machine(settings.machine)
     between = [tier.name for tier in settings.tiers]
     if [tier.name for tier in machine.tiers[1:-1]] != between or len(machine.tiers) < 2:

@@ -12,7 +12,7 @@ from statistics import mean
 
 from ebbtide.ir.run_report import RunReport, StepMode
 from ebbtide.report.ranks import WITHIN_BUDGET, no_step_under_it, verdict
-from ebbtide.report.typical_steps import planned_step_s, typical_steps
+from ebbtide.report.typical_steps import median_turn_s, planned_step_s, typical_steps
 from ebbtide.units import MIB, format_bytes, format_count
 
 _WORTH_SAYING = 1.05
@@ -109,7 +109,7 @@ def _written(report: RunReport) -> str:
     a_step = share * mean(step.written_bytes.total for step in steps)
     if not a_step:
         return "nothing written to the disk" if not report.written_bytes else ""
-    a_day = a_step * _DAY_S / max(mean(step.wall_s for step in steps), 1e-9)
+    a_day = a_step * _DAY_S / max(median_turn_s(report) or 0.0, 1e-9)
     day = f"{a_day / _TB:.1f} TB" if a_day >= _TB else f"{a_day / _GB:.0f} GB"
     return f"{format_bytes(a_step)} written a step, {day} a day"
 

@@ -26,8 +26,17 @@ def median_step_s(report: RunReport) -> float | None:
     return median(step.wall_s for step in steps) if steps else None
 
 
+def median_turn_s(report: RunReport) -> float | None:
+    """Return the median time from the end of a step to the end of the typical step after it, or None without steps."""
+    steps = typical_steps(report)
+    return median(step.between_s + step.wall_s for step in steps) if steps else None
+
+
 def planned_step_s(report: RunReport) -> float | None:
-    """Return the median time of the steps that followed a plan since the last one was taken up. None without any."""
+    """Return the median time of the steps that followed the plan. None without any, and where steps of several shapes
+    follow plans of their own."""
+    if report.plan is not None and report.plan.plans > 1:
+        return None
     taken_up = report.plan.taken_up_after if report.plan is not None else 0
     since = report.steps[-since_then:] if (since_then := max(report.step_count() - taken_up, 0)) else ()
     planned_s = [step.wall_s for step in since if step.mode is StepMode.PLANNED]

@@ -47,6 +47,7 @@ class Engine(ABC):
         self._started = False
         self.following = Following(self)
         self._open: Reading | None = None  # set while a step is open
+        self._ended: Reading | None = None  # of the last step that is reported
         self._before: _torch.Counters | None = None  # the counters as the session found them
         self._steps = StepLog()
         self._final: RunReport | None = None
@@ -97,7 +98,10 @@ class Engine(ABC):
             return
         followed = self._planning is not None and self._planning.ended(seconds(after.wall_ns - before.wall_ns))
         mode = StepMode.PLANNED if followed else StepMode.DEMAND
-        self._steps.add(step := step_between(before, after, mode if self._is_bounded else StepMode.RECORDED))
+        between_ns = before.wall_ns - self._ended.wall_ns if self._ended is not None else 0
+        self._ended = after
+        mode = mode if self._is_bounded else StepMode.RECORDED
+        self._steps.add(step := step_between(before, after, mode, between_ns))
         self._step_ended(step, after.counters)
 
     @property

@@ -97,7 +97,7 @@ def _asked(run: Run) -> "_torch.ArenaSettings":
 
 def most_bytes() -> int:
     """Return the bytes above which the kernel is about to end the process; 0 where it swaps instead."""
-    return 0 if process.machine_bytes(process.PROC, "SwapTotal") else bounds.usable_bytes(process.memory_limit())
+    return 0 if process.may_swap() else bounds.usable_bytes(process.memory_limit())
 
 
 def stop_arena() -> None:

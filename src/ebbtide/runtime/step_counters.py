@@ -33,8 +33,8 @@ def read_now(counters: "Counters") -> Reading:
     return Reading(perf_counter_ns(), process_time_ns(), faults, counters)
 
 
-def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
-    """Report the step between two readings."""
+def step_between(before: Reading, after: Reading, mode: StepMode, since_last_ns: int = 0) -> StepReport:
+    """Report the step between two readings, which began so long after the end of the one before."""
     old, new = before.counters, after.counters
     odd: list[str] = []
 
@@ -68,4 +68,5 @@ def step_between(before: Reading, after: Reading, mode: StepMode) -> StepReport:
         made_anew_bytes=made_anew,
         made_anew_s=made_anew_s,
         operators=operators,
+        between_s=seconds(since_last_ns),
     )

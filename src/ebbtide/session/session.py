@@ -39,6 +39,7 @@ from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_u
 from ebbtide.session.kept_report import KeptReport, at_this_moment
 from ebbtide.settings import Named, ProgressMode, Settings, UpdateOrder
 from ebbtide.units import Budget, format_bytes, option
+from ebbtide.whole_file import is_special
 
 if TYPE_CHECKING:
     import torch
@@ -374,8 +375,8 @@ def _with_own_files(chosen: Settings, here: Place) -> Settings:
 
 
 def _own_path(path: Path, here: Place) -> Path:
-    """Name a rank's own file: out.json becomes out.0.json, out.1.json, ..."""
-    return path if here.size == 1 else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
+    """Name a rank's own file: out.json becomes out.0.json, out.1.json, ... One such as /dev/null serves all."""
+    return path if here.size == 1 or is_special(path) else path.with_name(f"{path.stem}.{here.rank}{path.suffix}")
 
 
 def _empty_report() -> RunReport:

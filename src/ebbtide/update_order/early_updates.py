@@ -274,8 +274,11 @@ def _outside_autocast() -> Iterator[None]:
     if not torch.is_autocast_enabled("cpu"):
         yield
         return
-    with torch.autocast("cpu", enabled=False):
+    torch.set_autocast_enabled("cpu", False)  # the context manager would clear the script's cache of casts as it ends
+    try:
         yield
+    finally:
+        torch.set_autocast_enabled("cpu", True)
 
 
 def _settings(optimizer: Optimizer) -> list[Mapping[str, object]]:

@@ -29,6 +29,7 @@ DEFAULT_FAST = "25%"
 RUNS = 3
 _EVICTING = {"POLICY": "evict-all"}
 _AT_RANDOM = {"POLICY": "demand", "CHAOS_RATE": "0.2"}
+_OF_A_BUDGET = ("FAST", "FAST_NODE", "ARENA")
 _OF_PLANS = ("PLAN", "MACHINE", "SAVE_TRACE", "SAVE_PLAN", "SAVE_TIMELINE")
 """Variables of runs that make plans. A policy without plans refuses them."""
 
@@ -58,7 +59,9 @@ def verify_script(
 
     Raises SettingError or SpillError for what cannot be used, and RunError when the script fails in one of the runs.
     """
-    options = {"FAST": os.environ.get(f"{PREFIX}FAST", "") or DEFAULT_FAST} | dict(options)
+    set_before = [text for name in _OF_A_BUDGET if (text := os.environ.get(PREFIX + name, "").strip())]
+    options = ({} if set_before else {"FAST": DEFAULT_FAST}) | dict(options)
+    fast = options.get("FAST") or set_before[0]
     settings = Settings.from_environment({**os.environ, **{PREFIX + name: text for name, text in options.items()}})
     device = _check(settings)
     with _directory(keep) as runs:
@@ -81,7 +84,7 @@ def verify_script(
             raise NothingToVerifyError
         bounded, more = run_within("bounded", plain.steps), dict[str, str]()
         again = run("second-plain", plain_environment(), None)
-        verdict = judge_plain(tuple(command), options["FAST"], plain, again, device)
+        verdict = judge_plain(tuple(command), fast, plain, again, device)
         if verdict.unsteady is not None:
             return verdict
         verdict = judge_bounded(verdict, plain, bounded, settings.min_storage_bytes)

@@ -46,7 +46,17 @@ def make_folder(command: Sequence[str], current: Path, runs: Path, name: str) ->
         target.mkdir(parents=True)
         for path in (directory / part for part in (*folders, *files)):
             _copy(path, target / path.name, current, room)
-    return Folder(tuple(command), working, working)
+    return Folder(tuple(_in_copy(word, current, working) for word in command), working, working)
+
+
+def _in_copy(word: str, current: Path, working: Path) -> str:
+    """Name the copy of a file in the current directory, and by its full name what lies outside: ``--data=../data``."""
+    before, equals, name = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = os.path.normpath(current / name)
+    if not os.path.lexists(path) or not (os.path.isabs(name) or name.startswith(os.pardir)):
+        return word
+    inside = Path(path).is_relative_to(current)
+    return f"{before}{equals}{working / Path(path).relative_to(current) if inside else path}"
 
 
 @dataclass(slots=True)

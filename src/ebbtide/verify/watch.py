@@ -5,6 +5,7 @@ operator, so a watched run makes the same operations as another. A digest reads 
 bytes under a budget. So it is taken only in the steps that are asked for.
 """
 
+import gc
 import hashlib
 import io
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ebbtide.capture.iterations import Iterations
 
 _DIGEST_BYTES = 16
+_AT_ONCE = 1_000_000
+"""So many elements are read at once: a tensor may be larger than the budget."""
 
 
 class Watch(Subscriber):
@@ -61,20 +64,29 @@ class Watch(Subscriber):
         self._iterations.built(optimizer)
 
     def around_backward(self, run: Callable[[], Any], roots: "Sequence[torch.Tensor]", trains: bool) -> Any:
+        import torch
+
         if trains:
-            for root in roots:
-                self._recorder.write(Loss(self.steps, digest_of(root), _value_of(root)))
+            with torch._C.DisableTorchFunction():
+                for root in roots:
+                    if isinstance(root, torch.Tensor):  # it may be an edge of the graph
+                        self._recorder.write(Loss(self.steps, digest_of(root), _value_of(root)))
         return run()
 
     def before_step(self, optimizer: "Optimizer", args: object, kwargs: object) -> None:
+        import torch
+
         if not any(known() is optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
-            self._note_sizes(optimizer)
-            self._note_frozen(optimizer)
+            with torch._C.DisableTorchFunction():
+                self._note_sizes(optimizer)
+                self._note_frozen(optimizer)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         """Record the state. With several optimizers, each one's step records it, and the last record of a step is
-        kept."""
+        kept. What is garbage by then is none."""
+        import torch
+
         from ebbtide.capture.iterations import is_outermost
 
         assert self._iterations is not None
@@ -84,23 +96,26 @@ class Watch(Subscriber):
             return
         number = self.steps if ends else self.steps + 1
         if self._state_after is None or number >= self._state_after:
+            gc.collect()
             optimizers = [living for known in self._optimizers if (living := known()) is not None]
-            self._recorder.write(State(number, dict(state_digests(optimizers))))
-        self._note_sizes(optimizer)
+            with torch._C.DisableTorchFunction():
+                self._recorder.write(State(number, dict(state_digests(optimizers))))
+        with torch._C.DisableTorchFunction():
+            self._note_sizes(optimizer)
 
     def _note_sizes(self, optimizer: "Optimizer") -> None:
         """Note the largest sizes by kind. Gradients are as large as their parameters."""
         for parameter in _parameters([optimizer]):
-            self._note("parameter", parameter.nbytes)
+            self._note("parameter", _nbytes_of(parameter))
             if parameter.requires_grad:
-                self._note("gradient", parameter.nbytes)
+                self._note("gradient", _nbytes_of(parameter))
         for _, value in _leaves("", list(_state_of(optimizer).values())):
-            self._note("optimizer_state", getattr(value, "nbytes", 0))
+            self._note("optimizer_state", _nbytes_of(value))
 
     def _note_frozen(self, optimizer: "Optimizer") -> None:
         """Note the largest of the parameters that lie beside the optimizer's, such as the weights that LoRA freezes."""
         for _, part in _frozen([optimizer], _outermost_modules([optimizer])):
-            self._note("parameter", part.nbytes)
+            self._note("parameter", _nbytes_of(part))
 
     def device_peak_bytes(self) -> int:
         """Return the most that PyTorch's tensors took of an accelerator; 0 where it was not used."""
@@ -131,7 +146,7 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
     for name, part in _frozen(optimizers, modules):
         yield f"frozen parameter {name}", digest_of(part)
     for number, module in enumerate(modules):
-        for name, buffer in module.named_buffers():
+        for name, buffer in _named(module, "_buffers"):
             yield f"buffer {_prefix(modules, number)}{name}", digest_of(buffer)
     for number, optimizer in enumerate(optimizers):
         title = f"{type(optimizer).__name__} {number}" if len(optimizers) > 1 else type(optimizer).__name__
@@ -150,17 +165,25 @@ def state_digests(optimizers: "Sequence[Optimizer]") -> Iterator[tuple[str, str]
 
 
 def digest_of(value: object) -> str:
-    """Digest a tensor's type, shape and elements, or a number's text."""
+    """Digest a tensor's type, shape and elements (of what has none, such as meta tensors, no elements), or a number's
+    text."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.nn.parameter import is_lazy
+
+    from ebbtide.capture.storage_parts import storage_parts
 
     if not isinstance(value, torch.Tensor) or is_lazy(value):
         return hashlib.sha256(repr(value).encode()).hexdigest()[: 2 * _DIGEST_BYTES]
     tensor = value.detach()
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     if tensor.layout is torch.strided and not tensor.is_quantized and type(tensor) is torch.Tensor:
-        flat = tensor.cpu().resolve_conj().resolve_neg().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
+        flat = tensor.reshape(-1)
+        for at in () if tensor.is_meta else range(0, flat.numel(), _AT_ONCE):
+            part = flat[at : at + _AT_ONCE].cpu().resolve_conj().resolve_neg()
+            digest.update(part.view(torch.uint8).numpy().data)
+    elif any(part.is_meta for part in storage_parts(tensor)) or isinstance(tensor, FakeTensor):
+        pass
     else:
         stored = io.BytesIO()
         torch.save(tensor, stored)
@@ -171,16 +194,45 @@ def digest_of(value: object) -> str:
 def _value_of(root: "torch.Tensor") -> str:
     """Return the root's number as text, through NumPy, since ``item`` is an operator. On a device, so is the copy here.
 
-    Returns "" for types that NumPy lacks, such as bfloat16.
+    Returns "" for types that NumPy lacks, such as bfloat16, and for other classes of tensors.
     """
     import torch
 
-    if root.numel() != 1 or root.layout is not torch.strided:
+    if type(root) is not torch.Tensor or root.numel() != 1 or root.layout is not torch.strided or root.is_meta:
         return ""
     try:
         return str(root.detach().cpu().reshape(-1).numpy()[0])
     except TypeError:
         return ""
+
+
+def _nbytes_of(value: object) -> int:
+    """Return a strided tensor's bytes, and 0 for anything else."""
+    import torch
+
+    return value.nbytes if isinstance(value, torch.Tensor) and value.layout is torch.strided else 0
+
+
+def _modules_in(root: "nn.Module") -> "Iterator[tuple[str, nn.Module]]":
+    """Yield it and its modules, each once, with a prefix. A class of the script's may have no hash."""
+    ahead, seen = [("", root)], set[int]()
+    while ahead:
+        prefix, module = ahead.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield prefix, module
+            inner = [(f"{prefix}{name}.", part) for name, part in module._modules.items() if part is not None]
+            ahead += reversed(inner)
+
+
+def _named(root: "nn.Module", kind: str) -> "Iterator[tuple[str, Any]]":
+    """Yield its "_parameters" or "_buffers" by name, each once."""
+    seen: set[int] = set()
+    for prefix, module in _modules_in(root):
+        for name, tensor in getattr(module, kind).items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield prefix + name, tensor
 
 
 def _parameters(optimizers: "Sequence[Optimizer]") -> "Iterator[nn.Parameter]":
@@ -202,12 +254,12 @@ def _outermost_modules(optimizers: "Sequence[Optimizer]") -> "list[nn.Module]":
     first: dict[int, int] = {}
     holding: list[nn.Module] = []
     for found in instances(nn.Module):
-        if hasattr(found, "_parameters"):  # one may be half built
-            places = [place[id(parameter)] for parameter in found.parameters() if id(parameter) in place]
+        if hasattr(found, "_modules"):  # one may be half built
+            places = [place[id(each)] for _, each in _named(found, "_parameters") if id(each) in place]
             if places:
                 first[id(found)] = min(places)
                 holding.append(found)
-    inner = {id(part) for module in holding for part in module.modules() if part is not module}
+    inner = {id(part) for module in holding for _, part in _modules_in(module) if part is not module}
     return sorted((module for module in holding if id(module) not in inner), key=lambda module: first[id(module)])
 
 
@@ -220,7 +272,7 @@ def _frozen(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -
 
     optimized = {id(parameter) for parameter in _parameters(optimizers)}
     for number, module in enumerate(modules):
-        for name, parameter in module.named_parameters():
+        for name, parameter in _named(module, "_parameters"):
             if id(parameter) in optimized or is_lazy(parameter) or parameter.is_meta:
                 continue
             for at, part in enumerate(storage_parts(parameter)):
@@ -231,7 +283,7 @@ def _frozen(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -
 def _parameter_names(optimizers: "Sequence[Optimizer]", modules: "Sequence[nn.Module]") -> dict[int, str]:
     names: dict[int, str] = {}
     for number, module in enumerate(modules):
-        for name, parameter in module.named_parameters():
+        for name, parameter in _named(module, "_parameters"):
             names.setdefault(id(parameter), f"{_prefix(modules, number)}{name}")
     for at, parameter in enumerate(_parameters(optimizers)):
         names.setdefault(id(parameter), f"number {at}")
