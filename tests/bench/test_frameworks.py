@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 8
 LONGEST_S = 500
-AT_EACH_CHANGE = {"trainer", "lightning-callback", "peft-session", "compile-step", "ddp-session", "fsdp2"}
+AT_EACH_CHANGE = {"trainer", "ddp-session", "fsdp2"}
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
 
 

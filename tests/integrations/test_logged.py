@@ -46,17 +46,29 @@ from ebbtide.integrations.lightning import EbbtideCallback
 class Learner(lightning.LightningModule):
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.net = Net()
     def training_step(self, batch, at):
         return self.net(batch)["loss"]
+    def validation_step(self, batch, at):
+        self.log("validation", self.net(batch)["loss"])
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
+torch.manual_seed(1)
+batches = torch.utils.data.DataLoader(torch.randn(512, 512), batch_size=32)
+def trained(logger, *callbacks):  # a step takes two batches, and each fourth step is followed by a validation
+    learner = Learner()
+    trainer = lightning.Trainer(accelerator="cpu", max_steps=8, logger=logger, log_every_n_steps=2,
+                                callbacks=list(callbacks), accumulate_grad_batches=2, val_check_interval=8,
+                                limit_val_batches=1, num_sanity_val_steps=0, enable_progress_bar=False,
+                                enable_model_summary=False, enable_checkpointing=False)
+    trainer.fit(learner, batches, torch.utils.data.DataLoader(torch.ones(32, 512), batch_size=32))
+    return list(learner.parameters())
+plain = trained(False)
 ours = EbbtideCallback(fast="40%", progress="off")
 logger = CSVLogger("logs")
-trainer = lightning.Trainer(accelerator="cpu", max_steps=8, logger=logger, log_every_n_steps=2, callbacks=[ours],
-                            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
-trainer.fit(Learner(), torch.utils.data.DataLoader(torch.randn(512, 512), batch_size=64))
-rows = list(csv.DictReader(open(logger.log_dir + "/metrics.csv")))
+print(all(map(torch.equal, plain, trained(logger, ours))), *(step.mode for step in ours.session.report().steps))
+rows = [row for row in csv.DictReader(open(logger.log_dir + "/metrics.csv")) if row["ebbtide/out_bytes"]]
 print(ours.session.total_steps, float(rows[-1]["ebbtide/out_bytes"]) > 0, float(rows[-1]["ebbtide/budget_bytes"]) > 0)
 print([row["step"] for row in rows])
 """
@@ -76,7 +88,8 @@ def test_a_trainer_s_log_has_the_metrics(tmp_path: Path) -> None:
 
 def test_a_lightning_logger_gets_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    assert printed(LIGHTNING, tmp_path) == ["8 True True", "['1', '3', '5', '7']"]
+    modes = " ".join(["recorded"] * 2 + ["planned"] * 6)
+    assert printed(LIGHTNING, tmp_path) == [f"True {modes}", "8 True True", "['1', '3', '5', '7']"]
 
 
 def test_a_lightning_trainer_that_cannot_tell_its_steps_trains(tmp_path: Path) -> None:
@@ -84,8 +97,9 @@ def test_a_lightning_trainer_that_cannot_tell_its_steps_trains(tmp_path: Path) -
     stream = """
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
-        return iter(torch.randn(512, 512))
+        return iter(torch.randn(512, 512, generator=torch.Generator().manual_seed(1)))
 """
     program = LIGHTNING.replace("DataLoader(torch.randn(512, 512)", "DataLoader(Stream()")
-    said = printed(stream + program.replace("max_steps=8", "max_epochs=1"), tmp_path)
+    bits, *said = printed(stream + program.replace("max_steps=8", "max_epochs=1"), tmp_path)
+    assert bits.startswith("True")
     assert said == ["None True True", "['1', '3', '5', '7']"]
