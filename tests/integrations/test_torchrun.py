@@ -18,21 +18,36 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 DDP = str(ROOT / "examples" / "integrations" / "ddp.py")
 FIT_FOR_A_TEST = {"OMP_NUM_THREADS": "1", "EBBTIDE_POLICY": "demand"}
 
+STAYS = """\
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+here = pathlib.Path(os.environ["STAYS"])
+(here / f"stays{os.environ['RANK']}").touch()
+while len(list(here.glob("stays?"))) < 2:
+    time.sleep(0.02)
+sys.exit(int(sys.argv[2]))
+"""
+"""What stays of a rank, in place of the true one: until the other rank has ended, too, and not for seconds."""
+
 EACH_ITS_OWN = """\
 #!{python}
 import os, sys
 from ebbtide.cli import main
+from ebbtide.session import ending
 
+ending._STAY = {stay!r} or ending._STAY
+os.environ["STAYS"] = {folder!r}
 os.environ["EBBTIDE_FAST"] = {budgets}[int(os.environ["RANK"])]
 sys.argv[:] = sys.argv[1:]
 sys.exit(main())
 """
 
 
-def each_its_own(tmp_path: Path, budgets: tuple[str, str]) -> str:
+def each_its_own(tmp_path: Path, budgets: tuple[str, str], stay: str = STAYS) -> str:
     """A program that runs the command that follows, which is ebbtide, with a budget for each rank."""
     program = tmp_path / "rank.py"
-    program.write_text(EACH_ITS_OWN.format(python=sys.executable, budgets=budgets))
+    words = {"python": sys.executable, "budgets": budgets, "stay": stay, "folder": str(tmp_path)}
+    program.write_text(EACH_ITS_OWN.format(**words))
     program.chmod(0o755)
     return str(program)
 
@@ -80,7 +95,7 @@ def test_without_a_size_a_rank_takes_its_share_of_what_is_free(tmp_path: Path) -
 
 
 def test_all_ranks_end_with_the_sentence_of_the_one_whose_budget_cannot_work(tmp_path: Path) -> None:
-    program = each_its_own(tmp_path, ("60%", "1%"))
+    program = each_its_own(tmp_path, ("60%", "1%"), stay="")  # the true one
     done = start(program, EBBTIDE, "run", *ddp(tmp_path))
     assert done.returncode != 0
     sentence = said_by_both(done)
