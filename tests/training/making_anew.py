@@ -22,7 +22,7 @@ from tests.helpers.at_once import at_once
 from tests.training import looks_at_what_is_made_anew as on_any_device
 from tests.training.looks_at_what_is_made_anew import Doubles, Look, looks_of, made_of_two, recipes
 
-WIDTH, ROWS = 256, 1024
+WIDTH, HIDDEN, ROWS = 128, 1024, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ByNumbers(nn.Module):
 
 def net(between: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    layers = (nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), between(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(4))
+    layers = (nn.Sequential(nn.Linear(WIDTH, HIDDEN), between(), nn.Linear(HIDDEN, WIDTH)) for _ in range(4))
     return nn.Sequential(*layers).to(dtype)
 
 
