@@ -30,7 +30,7 @@ from tests.ir.test_ir_files import packed, unpacked
 
 SEED = int(os.environ.get("EBBTIDE_FUZZ_SEED", "1"))
 HOW_MANY = int(os.environ.get("EBBTIDE_FUZZ", "30"))
-STEP = network(3)
+STEP = network()
 BUDGET = 10 * MIB
 
 NUMBERS = [0, 1, -1, 2, 3, 255, 2**31, 2**32, 2**61, 2**62, 2**63 - 1, -(2**63), -(2**62), 10**6, 4096, 10**12]

@@ -117,7 +117,7 @@ def test_policies_are_a_list_or_an_option_each(tmp_path: Path) -> None:
 
 def test_a_budget_that_cannot_work_says_which_can(tmp_path: Path) -> None:
     """With the same status in `plan` and `simulate`."""
-    save(network(layers=3), tmp_path / "step.trace")
+    save(network(), tmp_path / "step.trace")
     (tmp_path / "disk.toml").write_text(disk().to_toml())
     where = [str(tmp_path / "step.trace"), "--machine", str(tmp_path / "disk.toml")]
     for command in ("plan", "simulate"):
@@ -132,7 +132,7 @@ def test_a_budget_that_cannot_work_says_which_can(tmp_path: Path) -> None:
 
 @pytest.mark.starts
 def test_an_explanation_fits_a_terminal(tmp_path: Path) -> None:
-    save(network(layers=3), tmp_path / "step.trace")
+    save(network(), tmp_path / "step.trace")
     words = ("explain", tmp_path / "step.trace", "--machine", "dram-cxl")
     lines = lines_of(on_a_terminal(*words))
     assert all(len(line) <= 80 for line in lines), lines
@@ -230,11 +230,11 @@ def test_a_plan_is_told_to_programs(tmp_path: Path) -> None:
 
 
 def test_an_analysis_on_a_machine_begins_with_what_budgets_cost(tmp_path: Path) -> None:
-    save(network(layers=3), tmp_path / "step.trace")
+    save(network(), tmp_path / "step.trace")
     words = ["analyze", str(tmp_path / "step.trace")]
-    first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "dram-cxl"]).stdout.split("\n\n")[0].split())
+    first = " ".join(CliRunner().invoke(cli, [*words, "--machine", "h200"]).stdout.split("\n\n")[0].split())
     assert re.match(r"In short: tensors peak at .* times as long: 75% 1\.\d\d, 50% 1\.\d\d, 25% ", first)
-    assert "(simulated on DDR5 and one CXL memory expander, with operations' times as they were recorded)" in first
+    assert "(simulated on one H200: HBM3E, host memory, NVMe, with operations' times as they were recorded)" in first
     here = " ".join(CliRunner().invoke(cli, words).stdout.split("\n\n")[0].split())
     assert here.startswith("In short: tensors peak at ")
     assert "spilling to" in here
@@ -299,7 +299,7 @@ def test_figures_of_a_sweep_have_four_digits_and_no_exponent(value: float, text:
 
 
 def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:
-    save(network(layers=3), tmp_path / "step.trace")
+    save(network(), tmp_path / "step.trace")
     for words, question in (
         (("simulate", "--policy", "lur"), "no policy 'lur' (did you mean lru?); there are demand, lru,"),
         (("plan", "--policy", "g11", "--machine", "g10"), "no planner 'g11' (did you mean g10?); there are"),
@@ -312,13 +312,13 @@ def test_a_misspelt_name_has_its_nearest(tmp_path: Path) -> None:
 
 
 def test_whose_times_an_operation_has_is_said_where_a_machine_is_named(tmp_path: Path) -> None:
-    save(network(layers=3), tmp_path / "step.trace")
+    save(network(), tmp_path / "step.trace")
     for command in ("simulate", "compare", "sweep"):
         words = [command, str(tmp_path / "step.trace"), "--machine", "h200", "--fast", "50%", "--policy", "lru"]
         shown = CliRunner().invoke(cli, words).stdout
         assert "simulated, with operations' times as they were recorded" in shown
-    assert whose_times(find_machine("h200"), None, network(layers=3)) == ""
-    modelled = replace(network(layers=3), origin=Origin.MODELLED)
+    assert whose_times(find_machine("h200"), None, network()) == ""
+    modelled = replace(network(), origin=Origin.MODELLED)
     assert whose_times(find_machine("h200"), None, modelled) == ", with operations' times as they were modelled"
     words = [str(tmp_path / "step.trace"), "--machine", "h200"]
     recorded = "with operations' times as they were recorded"
@@ -338,7 +338,7 @@ def data_of(page: Path) -> Any:
 
 
 def test_all_commands_have_the_times_of_a_machine_that_models_them(tmp_path: Path) -> None:
-    trace = network(layers=3)
+    trace = network()
     ticks = tuple(replace(tick, flops=(1 + place % 4) * 10**8) for place, tick in enumerate(trace.ticks))
     save(replace(trace, ticks=Ticks.from_rows(ticks)), tmp_path / "step.trace")
     words = [str(tmp_path / "step.trace"), "--machine", "npu-flash"]
