@@ -23,7 +23,8 @@ from ebbtide.screen.progress import Observation
 from ebbtide.session import kept_report
 from ebbtide.session.kept_report import KeptReport, at_this_moment, goes_on, session_folder, sessions, shortened
 from ebbtide.session.session import Session
-from tests.helpers.command import EBBTIDE, run
+from tests.helpers import forked
+from tests.helpers.command import EBBTIDE, environment, run
 from tests.helpers.fake_native import QUIET, FakeNative
 from tests.helpers.training_script import training_script
 from tests.ir.test_report_format import REPORT, STEP
@@ -172,8 +173,7 @@ def test_a_killed_job_leaves_what_it_knew(place: Path) -> None:
     script, out = place / "train.py", place / "out.json"
     script.write_text(KILLED)
     command = [EBBTIDE, "run", "--fast", "40%", "--report", str(out), str(script), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
+    run(*command, status=-9)
     left = RunReport.from_json(out.read_text())
     assert left.moment is not None
     assert not goes_on(left.moment)
@@ -188,6 +188,7 @@ def test_a_killed_job_leaves_what_it_knew(place: Path) -> None:
 IN_AN_OPERATOR = training_script(
     after="""
         table = torch.randn(6000, 6000)
+        torch.set_num_threads(1)
         print("begins", flush=True)
         torch.linalg.eigvals(table)  # minutes
         print("ended", flush=True)
@@ -203,17 +204,18 @@ def test_at_sigterm_the_report_is_of_the_last_turn_also_within_an_operator(place
     script, out = place / "train.py", place / "out.json"
     script.write_text(IN_AN_OPERATOR)
     command = [EBBTIDE, "run", "--fast", "1GiB", "--report", str(out), str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "begins\n"
+    start = forked.popen(forked.pythons(), forked.pythons(), forked.planners())
+    with start(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as trains:
+        assert trains.stdout is not None
+        assert trains.stdout.readline() == "begins\n"
         turns = {written_at(out)}
         while len(turns) < 3:  # the second may have begun before the operator
-            assert run.poll() is None
+            assert trains.poll() is None
             sleep(0.05)
             turns.add(written_at(out))
-        run.terminate()
-        assert run.stdout.read() == ""
-    assert run.returncode == -SIGTERM
+        trains.terminate()
+        assert trains.stdout.read() == ""
+    assert trains.returncode == -SIGTERM
     left = RunReport.from_json(out.read_text())
     assert left.moment is not None
     assert left.moment.at_s >= max(turns)
