@@ -1,6 +1,7 @@
 """The corpus is made by one command, of small files, and one line ranks a package's policy on it."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ebbtide.cli import cli
 from ebbtide.ir.files import load, save
 from ebbtide.ir.occupancy import live_bytes, needed_bytes, peak
 from ebbtide.ir.trace import Trace
+from tests.helpers import forked
 
 
 def test_its_shapes_make_small_files_of_steps_that_have_something_to_move(tmp_path: Path) -> None:
@@ -26,6 +28,7 @@ def test_its_shapes_make_small_files_of_steps_that_have_something_to_move(tmp_pa
 @pytest.mark.starts
 def test_it_is_made_once_and_compared_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
+    monkeypatch.setattr(subprocess, "Popen", forked.popen(forked.pythons(), forked.pythons(), forked.planners()))
     shape = ("--layers", "2", "--hidden", "64", "--inner", "128", "--heads", "8", "--length", "16")
     tiny = (*corpus.RECORDED["llama-8b-fake"][: len(corpus.FAKE)], *shape)
     monkeypatch.setattr(corpus, "RECORDED", {"tiny-fake": tiny})
