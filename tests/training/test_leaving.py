@@ -99,7 +99,7 @@ def test_children_that_train_after_their_parent_are_not_within_its_budget(fast: 
     code = """
 if __name__ == "__main__":
     train()
-    child = multiprocessing.get_context("fork").Process(target=train, args=(3072, 2))
+    child = multiprocessing.get_context("fork").Process(target=train, args=(2048, 2))
     child.start()
 """
     done = ended(code, tmp_path, "--fast", fast)
