@@ -61,7 +61,7 @@ def test_without_a_size_a_run_stays_within_what_its_container_has(option: list[s
 
 def test_a_limit_that_is_lowered_while_it_runs_is_followed(tmp_path: Path) -> None:
     """It begins with room for all, of which its container then loses a part."""
-    command = [EBBTIDE, "run", TRAIN_MLP, "--width", "1024", "--depth", "8", "--rows", "256", "--steps", "40"]
+    command = [EBBTIDE, "run", TRAIN_MLP, "--width", "1024", "--depth", "8", "--rows", "256", "--steps", "24"]
     env = environment({"EBBTIDE_PROGRESS": "plain"})
     try:
         with memory_cgroup(2 * GIB) as cgroup:
