@@ -79,7 +79,7 @@ def test_more_tries_are_never_slower() -> None:
 
 @pytest.mark.slow
 def test_more_memory_is_never_slower_on_three_tiers() -> None:
-    trace = network(layers=5)
+    trace = network()
     tiers, links = three_tiers(MIB, 6 * MIB), ((16, "host"), (3, "ssd"))
     machine = Machine(
         "three",
