@@ -21,7 +21,7 @@ from demo.runs import Door, Outcome, Run, RunFailed
 from tests.helpers import forked
 
 SPEED = Speed(50e9, 1e9, 100e9, 2e9, 1e9, 5.0)
-SMALL = Net("--layers 4 --width 128 --heads 4 --seq 128 --batch 8 --dtype fp32 --steps 5", 100_000_000)
+SMALL = Net("--layers 4 --width 128 --heads 4 --seq 128 --batch 2 --dtype fp32 --steps 5", 100_000_000)
 
 
 def test_the_type_is_the_one_whose_products_are_faster() -> None:
