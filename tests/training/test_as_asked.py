@@ -14,7 +14,7 @@ from tests.helpers.paths import SCRIPTS
 from tests.helpers.training_script import training_script
 
 SMALL = ["--width", "512", "--depth", "3", "--rows", "256"]
-LARGE = ["--width", "4096", "--depth", "2", "--rows", "64", "--steps", "2"]  # 512 MiB of parameters and state
+LARGE = ["--width", "3328", "--depth", "2", "--rows", "16", "--steps", "2"]  # 338 MiB of parameters and state
 BY_HAND = """
 import torch
 weights = [torch.randn(1024, 1024, requires_grad=True) for _ in range(3)]
