@@ -23,7 +23,8 @@ import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 here = pathlib.Path(os.environ["STAYS"])
 (here / f"stays{os.environ['RANK']}").touch()
-while len(list(here.glob("stays?"))) < 2:
+patience = time.monotonic() + 30
+while len(list(here.glob("stays?"))) < 2 and time.monotonic() < patience:
     time.sleep(0.02)
 sys.exit(int(sys.argv[2]))
 """
