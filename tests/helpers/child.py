@@ -1,4 +1,4 @@
-"""Run a function of a module in ``tests/training`` in a fresh process, and say how it died if it did.
+"""Run a test, or a function of a test's module, in a fresh process, and say how it died if it did.
 
 A session changes its process for good (the arena outlives it), and a fault in native code would take pytest along, so
 each case has a process of its own, forked as commands are (``forked``), in some hundredths of a second. It ends without
@@ -22,6 +22,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
+
 from tests.helpers import forked
 
 HUNG_AFTER_S = 600  # far above any case's time on a busy machine: only a hang gets here
@@ -34,21 +36,27 @@ class ChildError(Exception):
 def _main(asked: Connection) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    function, args = asked.recv()
-    module, name = function.split(":")
+    function, args, named = asked.recv()
+    if isinstance(function, str):
+        module, name = function.split(":")
+        function = getattr(importlib.import_module(f"tests.training.{module}"), name)
     try:
-        asked.send((getattr(importlib.import_module(f"tests.training.{module}"), name)(*args), None))
+        asked.send((function(*args, **named), None))
+    except pytest.skip.Exception as skipped:
+        asked.send((None, skipped))
     except BaseException:
         asked.send((None, traceback.format_exc()))
 
 
 class Child:
-    """A process calling ``function`` ("module:name"). ``env`` holds the only ``EBBTIDE_...`` variables it sees, but for
-    two: so that steps can be counted, training waits for plans; so that a disk's wrong byte is told from one of ours,
-    checksums are on."""
+    """A process calling ``function``, found by its name. ``env`` holds the only ``EBBTIDE_...`` variables it sees, but
+    for two: so that steps can be counted, training waits for plans; so that a disk's wrong byte is told from one of
+    ours, checksums are on."""
 
-    def __init__(self, function: str, args: tuple[Any, ...], env: Mapping[str, str] | None) -> None:
-        self.call = f"{function}{args}"
+    def __init__(
+        self, function: Any, args: tuple[Any, ...], env: Mapping[str, str] | None, named: dict[str, Any] | None = None
+    ) -> None:
+        self.call = f"{function if isinstance(function, str) else function.__qualname__}{args or named or ()}"
         env = {"EBBTIDE_WAIT_FOR_PLAN": "1", "EBBTIDE_CHECKSUM": "1"} | dict(env or {})
         others = {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")}
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in __exit__)
@@ -58,7 +66,7 @@ class Child:
             self._process = start(
                 [sys.executable, "-m", __name__], stdin=theirs, stdout=self._log, stderr=self._log, env=others | env
             )
-        self._connection.send((function, args))
+        self._connection.send((function, args, named or {}))
 
     def __enter__(self) -> "Child":
         return self
@@ -92,6 +100,8 @@ class Child:
             result, failure = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._error("died") from None
+        if isinstance(failure, pytest.skip.Exception):
+            raise failure
         if failure is not None:
             raise self._error(failure)
         if self._status(HUNG_AFTER_S) != 0:
@@ -109,9 +119,9 @@ class Child:
         return ChildError(f"{self.call}: {what} (exit code {status})\n{self._log.read()[-6000:]}")
 
 
-def run(function: str, *args: Any, env: Mapping[str, str] | None = None) -> Any:
+def run(function: Any, *args: Any, env: Mapping[str, str] | None = None, **named: Any) -> Any:
     """Call ``function`` in a fresh process and return its result."""
-    with Child(function, args, env) as child:
+    with Child(function, args, env, named) as child:
         return child.result()
 
 

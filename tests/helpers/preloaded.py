@@ -16,6 +16,8 @@ from importlib import import_module
 
 import torch
 import torch._dynamo  # every optimizer imports it
+from _pytest.assertion import install_importhook
+from _pytest.config import get_config
 
 import ebbtide
 
@@ -28,6 +30,7 @@ for module in pkgutil.walk_packages(ebbtide.__path__, "ebbtide."):
     if not module.name.startswith(LEFT_OUT):
         import_module(module.name)
 
+install_importhook(get_config())  # a test that fails in a fork shows what its assertion compared
 torch.ones(2).sqrt()
 for finalizer in weakref.finalize._registry:
     finalizer.atexit = False  # of what was imported, and each fork would copy the memory that it touches

@@ -1,1 +1,1 @@
-"""Tests that start processes which train; ``cases_*`` is what those processes run."""
+"""Tests that start processes which train, or run in one (``in_child``)."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import command, faulty_disk
+from tests.helpers import child, command, faulty_disk
 
 HERE = Path(__file__).parent
 
@@ -15,6 +15,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.starts)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is marked ``in_child`` runs in a process of its own, with what it asks for."""
+    mark = pyfuncitem.get_closest_marker("in_child")
+    if mark is None or pyfuncitem.get_closest_marker("here"):
+        return None
+    values = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    try:
+        child.run(pyfuncitem.obj, env=next(iter(mark.args), None), **values)
+    except child.ChildError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,68 @@
 """A great many storages: memory areas suffice on a default kernel, and room is found without looking at all of them."""
 
+import random
 from pathlib import Path
 
-from tests.helpers import child
+import pytest
+import torch
+
+import ebbtide
+from ebbtide import _torch
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off"}
 COUNT = 46_000
+PAGE = 4096
 
 
+def _memory_areas() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def _storages(count: int) -> list[torch.Tensor]:
+    return [torch.full((PAGE // 4,), float(i)) for i in range(count)]
+
+
+def _check(storages: list[torch.Tensor], which: range | list[int]) -> None:
+    wrong = [i for i in which if storages[i][-1].item() != float(i)]
+    assert wrong == []
+
+
+@pytest.mark.in_child(PAGES)
 def test_memory_areas_suffice_for_many_storages_that_are_away() -> None:
+    """Three memory areas for each of half of them would be too many."""
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
-    left, most = child.run("cases_scale:every_other_one_away", COUNT, env=PAGES)
+    with ebbtide.Session(fast="4GiB", policy="demand", progress="off"):
+        storages = _storages(COUNT)
+        left = sum(_torch.evict([storages[i]]) > 0 for i in range(0, COUNT, 2))
+        areas = [_memory_areas()]
+        for i in range(COUNT // 4):  # what lies beside one that is away may leave in any case
+            _torch.evict([storages[i]])
+        areas.append(_memory_areas())
+        chance = random.Random(0)
+        for _ in range(8):
+            _check(storages, [chance.randrange(COUNT) for _ in range(COUNT // 8)])
+            areas.append(_memory_areas())
+        _check(storages, range(COUNT))
+        areas.append(_memory_areas())
+        counters = _torch.counters()
+        assert counters["evicted_bytes"][4] > COUNT // 4 * PAGE
+        assert counters["fetched_bytes"][4] > COUNT // 4 * PAGE
+        assert not counters["over_budget"]
     assert left > min(limit // 8, COUNT // 2) - 1000  # of two areas or three each, in half of the limit
-    assert most < limit
+    assert max(areas) < limit
 
 
+@pytest.mark.in_child(PAGES)
 def test_few_storages_are_looked_at_for_each_that_leaves() -> None:
-    assert child.run("cases_scale:births_under_pressure", 8_000, env=PAGES) < 2000  # of 12,000 in the mean
+    """Twice as many are born as there is room for."""
+    with ebbtide.Session(fast="4GiB", policy="demand", progress="off"):
+        storages = _storages(8_000)
+        _torch.set_limits(arena_bytes=8_000 * PAGE, process_bytes=0)
+        before = _torch.counters()
+        storages += [torch.full((PAGE // 4,), float(i)) for i in range(8_000, 2 * 8_000)]
+        after = _torch.counters()
+        left = sum(after["evicted_bytes"]) - sum(before["evicted_bytes"])
+        assert left > 8_000 * PAGE * 0.9
+        assert not after["over_budget"]
+        _check(storages, range(2 * 8_000))
+    assert (after["looked_at"] - before["looked_at"]) / (left / PAGE) < 2000  # of 12,000 in the mean
