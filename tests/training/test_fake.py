@@ -16,14 +16,15 @@ from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run, watch
 from tests.helpers.paths import SCRIPTS
+from tests.training.test_recording import seen
 
 LARGE = 4096
 TRAIN_CAST = str(SCRIPTS / "train_cast.py")
 
 
 def test_the_same_storages_uses_and_flops_as_on_the_cpu() -> None:
-    cpu, cpu_flops, cpu_peak = child.run("cases_recording:seen", "custom-functions", False, LARGE)
-    fake, fake_flops, fake_peak = child.run("cases_recording:seen", "custom-functions", True, LARGE)
+    cpu, cpu_flops, cpu_peak = child.run(seen, "custom-functions", False, LARGE)
+    fake, fake_flops, fake_peak = child.run(seen, "custom-functions", True, LARGE)
     assert len(fake) > 25
     assert fake == cpu
     assert fake_flops == cpu_flops > 0
@@ -41,8 +42,8 @@ def test_the_same_storages_uses_and_flops_as_on_the_cpu() -> None:
 )
 def test_what_lasts_and_what_is_computed_are_those_of_the_cpu(name: str, peak_within: float) -> None:
     """Activations differ: autograd adds gradients up in new storages if they are fake, and kernels have scratch."""
-    cpu, cpu_flops, cpu_peak = child.run("cases_recording:seen", name, False, LARGE)
-    fake, fake_flops, fake_peak = child.run("cases_recording:seen", name, True, LARGE)
+    cpu, cpu_flops, cpu_peak = child.run(seen, name, False, LARGE)
+    fake, fake_flops, fake_peak = child.run(seen, name, True, LARGE)
     assert fake_flops == cpu_flops > 0
     lasting = [Counter(tuple(row[:4]) for row in rows if row[1] not in ("activation", "other")) for rows in (fake, cpu)]
     assert lasting[0] == lasting[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import child, faulty_disk
+from tests.training.test_faults import a_clean_storage_stays_in_memory
 
 REFUSED_BY_CHECKSUM = "other bytes came back from the spill directory than were written there"
 
@@ -65,5 +66,5 @@ def test_without_checksums_a_flipped_bit_is_another_result(library: Path, plain:
 def test_a_byte_that_changes_in_a_clean_storage_is_found_in_memory() -> None:
     """Where clean pages are compared, too; nothing that is well is found."""
     with pytest.raises(child.ChildError, match="fatal: comparing a clean storage in memory with what was written"):
-        child.run("cases_faults:a_clean_storage_stays_in_memory", True)
-    assert child.run("cases_faults:a_clean_storage_stays_in_memory", False)
+        child.run(a_clean_storage_stays_in_memory, True)
+    assert child.run(a_clean_storage_stays_in_memory, False)

@@ -13,6 +13,7 @@ from ebbtide.planners import BUILT_IN
 from ebbtide.planning.policies import DEMAND
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.training.test_plans import compare_over_directories, compare_under_policy
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
 FAST = dict.fromkeys((*BUILT_IN, DEMAND), "50%") | {
@@ -30,9 +31,7 @@ MAY_EXCEED = (
 @pytest.mark.alike
 @pytest.mark.parametrize("policy", FAST)
 def test_a_policy_trains_a_model_to_the_same_bits(policy: str) -> None:
-    verdict, report, evicted_bytes, said = child.run(
-        "cases_plans:compare_under_policy", policy, FAST[policy], env=SMALLEST
-    )
+    verdict, report, evicted_bytes, said = child.run(compare_under_policy, policy, FAST[policy], env=SMALLEST)
     assert verdict.differences == ()
     assert said == []
     assert not verdict.budget_violated
@@ -72,7 +71,7 @@ def test_several_spill_directories_share_what_moves_and_change_no_bit(tmp_path: 
     directories = [str(tmp_path.resolve() / name) for name in ("one", "two", "three")]
     for directory in directories:
         Path(directory).mkdir()
-    verdict, pages = child.run("cases_plans:compare_over_directories", directories, env=SMALLEST)
+    verdict, pages = child.run(compare_over_directories, directories, env=SMALLEST)
     assert verdict.differences == ()
     assert verdict.modes[2:] == ("planned",) * 4
     assert sum(verdict.fetched_bytes.values()) > 0

@@ -1,15 +1,19 @@
 """Runs with tiers between memory and the spill file: the same bits, and bytes really lie there."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import SettingError
+import ebbtide
+from ebbtide import _torch
+from ebbtide.errors import SessionError, SettingError
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.timeline import Timeline
+from ebbtide.planners import PLANNERS
 from ebbtide.planning.policies import machine_for
 from ebbtide.probe.quick import probe_quick
 from ebbtide.probe.tiers_between import render_between
@@ -17,21 +21,85 @@ from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
-from tests.training.cases_tiers import InPlace as Ran
-from tests.training.same_bits import CASES
+from tests.training.cases_mishaps import refused_in_mid_step
+from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
 NODE_0 = {"EBBTIDE_TIERS": "numa:0:32MiB"}
 BOTH = {"EBBTIDE_TIERS": "compressed:8MiB,numa:0:2MiB"}
+WHOLE = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}  # room for all
 NET = "tied-weights"
+STEPS = 6
 
-pytestmark = pytest.mark.starts
+
+def compare(name: str, fast: str, policy: str) -> tuple[Verdict, tuple[int, ...]]:
+    """The case plainly and under the tiers of the environment, and the bytes that were read from each."""
+    case = CASES[name]
+    plain = train_plainly(case, STEPS)
+    settings = Settings.from_environment().but(wait_for_plan=policy != "demand")
+    with ebbtide.Session(fast=fast, policy=policy, settings=settings) as session:
+        ours = begin(case)
+        train(ours, STEPS, session)
+    return verdict(plain, ours, session), _torch.counters()["tier_read_bytes"]
 
 
+def used_in_place(policy: str) -> tuple[str, list[int], list[int]]:
+    """A run over a node that has room for all, with the same bits and no fault: the last step's mode, the bytes in the
+    node after each step, and those out of fast memory and back in it."""
+    case = CASES[NET]
+    plain = train_plainly(case, STEPS)
+    settings = Settings.from_environment().but(wait_for_plan=policy in PLANNERS)
+    in_tier: list[int] = []
+    with ebbtide.Session(fast="50%", policy=policy, settings=settings) as session:
+        ours = begin(case)
+        for _ in range(STEPS):
+            train(ours, 1, session)
+            in_tier.append(_torch.counters()["tier_bytes"][0])
+    steps = session.report().steps
+    moved = [each.evicted_bytes.total + each.fetched_bytes.total for each in steps]
+    found = verdict(plain, ours, session)
+    assert (found.differences, _torch.counters()["faults"]) == ((), 0)
+    assert in_tier[-1] > 0
+    return found.modes[-1], in_tier, moved
+
+
+def two_sessions(first: dict[str, str], second: dict[str, str]) -> str:
+    """What the second says."""
+    with ebbtide.Session(fast="1GiB", policy="demand", **first):
+        pass
+    try:
+        with ebbtide.Session(fast="1GiB", policy="demand", **second):
+            pass
+    except SessionError as error:
+        return str(error)
+    return ""
+
+
+def refused(tiers: str | None) -> str:
+    """What a session says of such tiers; those of the environment for None."""
+    with pytest.raises(SettingError) as raised, ebbtide.Session(fast="50%", policy="demand", tiers=tiers):
+        raise AssertionError("its block was entered")
+    return str(raised.value)
+
+
+def a_disk_that_fills_up(place: str) -> tuple[str, tuple[int, ...]]:
+    """What a step raises that needs more than the tier and the disk have left, once somebody has taken the rest. With
+    the bytes that were read from each tier."""
+    ballast = Path(place, "ballast")
+
+    def fill() -> None:
+        free = os.statvfs(place)
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - (2 << 20))
+
+    return refused_in_mid_step(fill, ballast.unlink), _torch.counters()["tier_read_bytes"]
+
+
+@pytest.mark.in_child(SMALLEST | BOTH)
 @pytest.mark.alike
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_demand_mode_over_four_tiers_ends_with_the_same_bits(name: str) -> None:
-    verdict, read = child.run("cases_tiers:compare", name, "50%", "demand", env=SMALLEST | BOTH)
+    verdict, read = compare(name, "50%", "demand")
     assert verdict.differences == ()
     assert sum(verdict.evicted_bytes.values()) > 0
     assert sum(verdict.fetched_bytes.values()) > 0
@@ -61,7 +129,7 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     report = tmp_path / "report.json"
     saved = {"EBBTIDE_SAVE_TIMELINE": str(path), "EBBTIDE_REPORT": str(report)}
     environment = SMALLEST | with_a_slow_disk(tiers, tmp_path) | saved
-    verdict, read = child.run("cases_tiers:compare", NET, "50%", "ebbtide", env=environment)
+    verdict, read = child.run(compare, NET, "50%", "ebbtide", env=environment)
     assert verdict.differences == ()
     assert "planned" in verdict.modes
     assert read[-2] > 0  # of the node, the last before the file
@@ -74,47 +142,41 @@ def test_a_planned_run_uses_its_tiers_and_ends_with_the_same_bits(tiers: dict[st
     assert sum(link.forecast_bytes for link in plan.links) > 0
 
 
-def used_in_place(policy: str) -> Ran:
-    """A run over a node that has room for all, with the same bits and no fault."""
-    environment = SMALLEST | {"EBBTIDE_TIERS": "numa:0:1GiB"}
-    found = child.run("cases_tiers:used_in_place", NET, "50%", policy, env=environment)
-    assert (found.verdict.differences, found.faults) == ((), 0)
-    assert found.in_tier[-1] > 0
-    return found
-
-
+@pytest.mark.in_child(WHOLE)
 def test_what_a_plan_places_on_a_node_is_used_there_and_does_not_move() -> None:
-    found = used_in_place("autotm-static")
-    assert found.verdict.modes[-1] == "planned"
-    assert min(found.in_tier[-2:]) > 0
-    assert found.moved[-1] == 0  # what lay in fast memory has gone there by then
+    mode, in_tier, moved = used_in_place("autotm-static")
+    assert mode == "planned"
+    assert min(in_tier[-2:]) > 0
+    assert moved[-1] == 0  # what lay in fast memory has gone there by then
 
 
+@pytest.mark.in_child(WHOLE)
 @pytest.mark.alike
 @pytest.mark.parametrize("policy", ["tiertrain", "autotm-async"])
 def test_planners_move_pages_to_a_node_and_back(policy: str) -> None:
-    found = used_in_place(policy)
-    assert found.verdict.modes[-1] == "planned"
+    mode, _, moved = used_in_place(policy)
+    assert mode == "planned"
     # By this machine's times autotm-async may let all lie in place in the end.
-    moved = found.moved if policy == "autotm-async" else found.moved[-1:]
-    assert sum(moved) > 0
+    assert sum(moved if policy == "autotm-async" else moved[-1:]) > 0
 
 
+@pytest.mark.in_child(WHOLE)
 @pytest.mark.parametrize("policy", ["first-touch", "reactive"])
 def test_births_that_find_no_room_go_to_a_node_under_policies_that_say_so(policy: str) -> None:
-    assert (used_in_place(policy).moved[-1] == 0) == (policy == "first-touch")
+    assert (used_in_place(policy)[2][-1] == 0) == (policy == "first-touch")
 
 
 def test_the_tiers_of_a_process_stay(tmp_path: Path) -> None:
     small, large = {"tiers": "numa:0:2MiB"}, {"tiers": "numa:0:4MiB"}
-    assert "which stay: name the same" in child.run("cases_tiers:two_sessions", small, large, env=SMALLEST)
-    assert child.run("cases_tiers:two_sessions", small, small, env=SMALLEST) == ""
+    assert "which stay: name the same" in child.run(two_sessions, small, large, env=SMALLEST)
+    assert child.run(two_sessions, small, small, env=SMALLEST) == ""
     there = {"spill": str(tmp_path)}
-    assert "which stays: name the same" in child.run("cases_tiers:two_sessions", {}, there, env=SMALLEST)
-    assert child.run("cases_tiers:two_sessions", there, {}, env=SMALLEST) == ""
+    assert "which stays: name the same" in child.run(two_sessions, {}, there, env=SMALLEST)
+    assert child.run(two_sessions, there, {}, env=SMALLEST) == ""
 
 
 MISSING, TOO_LARGE = ("numa:63:1GiB", "there is no NUMA node 63"), ("numa:0:900TiB", "less than the 900 TiB asked for")
+
 WRONG = [
     MISSING,
     TOO_LARGE,
@@ -141,8 +203,8 @@ def test_a_tier_that_cannot_be_had_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize(("tier", "said"), WRONG[:4])
 def test_a_session_refuses_it_before_its_block(tier: str, said: str) -> None:
-    assert said in child.run("cases_tiers:refused", tier)
-    assert said in child.run("cases_tiers:refused", None, env={"EBBTIDE_TIERS": tier})
+    assert said in child.run(refused, tier)
+    assert said in child.run(refused, None, env={"EBBTIDE_TIERS": tier})
 
 
 def test_a_machine_is_one_of_the_tiers_that_a_run_has(tmp_path: Path) -> None:

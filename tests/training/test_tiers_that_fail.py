@@ -12,6 +12,7 @@ from ebbtide.errors import BudgetError
 from tests.helpers import child, faulty_disk
 from tests.helpers.faulty_disk import trains_on
 from tests.helpers.small_disk import small_disk
+from tests.training.test_tiers import a_disk_that_fills_up
 
 SMALL, LARGE = "--tier=numa:0:8MiB", "--tier=numa:0:256MiB"  # a step's tensors peak at some 60 MiB
 CHECKED = {"EBBTIDE_CHECKSUM": "1"}
@@ -70,7 +71,7 @@ def test_a_disk_that_fills_up_behind_a_full_tier_is_an_error_and_the_step_can_be
     settings = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand", "EBBTIDE_TIERS": "numa:0:8MiB"}
     place = disk(700)
     settings["EBBTIDE_SPILL"] = str(place)
-    said, read = child.run("cases_tiers:a_disk_that_fills_up", str(place), env=settings)
+    said, read = child.run(a_disk_that_fills_up, str(place), env=settings)
     assert f"in the spill directory {place}: No space left on device" in said
     assert FREE_SPACE in said
     assert min(read) > 0
