@@ -7,7 +7,6 @@ C's part: the destructors of PyTorch's libraries take longer than many cases.
 
 import atexit
 import faulthandler
-import importlib
 import multiprocessing
 import os
 import signal
@@ -17,7 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -36,16 +35,15 @@ class ChildError(Exception):
 def _main(asked: Connection) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    function, args, named = asked.recv()
-    if isinstance(function, str):
-        module, name = function.split(":")
-        function = getattr(importlib.import_module(f"tests.training.{module}"), name)
+    function, args, named, first = asked.recv()
     try:
-        asked.send((function(*args, **named), None))
+        for each in first:
+            each()
+        asked.send((function(*args, **named), None, None))
     except pytest.skip.Exception as skipped:
-        asked.send((None, skipped))
+        asked.send((None, None, skipped.msg))
     except BaseException:
-        asked.send((None, traceback.format_exc()))
+        asked.send((None, traceback.format_exc(), None))
 
 
 class Child:
@@ -54,9 +52,14 @@ class Child:
     ours, checksums are on."""
 
     def __init__(
-        self, function: Any, args: tuple[Any, ...], env: Mapping[str, str] | None, named: dict[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        env: Mapping[str, str] | None,
+        named: Mapping[str, Any] | None = None,
+        first: Sequence[Callable[[], object]] = (),
     ) -> None:
-        self.call = f"{function if isinstance(function, str) else function.__qualname__}{args or named or ()}"
+        self.call = f"{function.__qualname__}{args or named or ()}"
         env = {"EBBTIDE_WAIT_FOR_PLAN": "1", "EBBTIDE_CHECKSUM": "1"} | dict(env or {})
         others = {name: value for name, value in os.environ.items() if not name.startswith("EBBTIDE_")}
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed in __exit__)
@@ -66,7 +69,7 @@ class Child:
             self._process = start(
                 [sys.executable, "-m", __name__], stdin=theirs, stdout=self._log, stderr=self._log, env=others | env
             )
-        self._connection.send((function, args, named or {}))
+        self._connection.send((function, args, named or {}, first))
 
     def __enter__(self) -> "Child":
         return self
@@ -97,11 +100,11 @@ class Child:
                 os.kill(self.pid, signal.SIGUSR1)  # faulthandler writes every thread's stack to the log
                 self._status(2)
                 raise self._error(f"hung for {HUNG_AFTER_S} s")
-            result, failure = self._connection.recv()
+            result, failure, skipped = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._error("died") from None
-        if isinstance(failure, pytest.skip.Exception):
-            raise failure
+        if skipped is not None:
+            pytest.skip(skipped)
         if failure is not None:
             raise self._error(failure)
         if self._status(HUNG_AFTER_S) != 0:
@@ -119,9 +122,15 @@ class Child:
         return ChildError(f"{self.call}: {what} (exit code {status})\n{self._log.read()[-6000:]}")
 
 
-def run(function: Any, *args: Any, env: Mapping[str, str] | None = None, **named: Any) -> Any:
-    """Call ``function`` in a fresh process and return its result."""
-    with Child(function, args, env, named) as child:
+def run(
+    function: Callable[..., Any],
+    *args: Any,
+    env: Mapping[str, str] | None = None,
+    first: Sequence[Callable[[], object]] = (),
+    **named: Any,
+) -> Any:
+    """Call ``function`` in a fresh process, after those that come ``first``, and return its result."""
+    with Child(function, args, env, named, first) as child:
         return child.result()
 
 

@@ -1,7 +1,7 @@
 """What test_deferred.py runs in child processes: training with deferred updates, against plain PyTorch.
 
 A scenario is a function of a net, its optimizer and the number of the step, which makes one step of training: it ends
-with the bits of a plain run. What looks between steps is in ``cases_looks``.
+with the bits of a plain run. What looks between steps is in ``test_looks``.
 """
 
 import io

@@ -37,8 +37,6 @@ from tests.training.device_jobs import (
 )
 from tests.training.device_verdict import Verdict
 
-native = lagging.load()
-
 WAYS: dict[str, dict[str, Any]] = {
     "demand": {"fast": "62%", "policy": "demand"},
     "planned": {"fast": "65%"},
@@ -99,7 +97,7 @@ def is_all(tensor: Tensor, value: float) -> bool:
 @contextmanager
 def held_for_a_while(stream: torch.Stream) -> Iterator[None]:
     """As ``held``, for half a second at most: the block may wait for the stream."""
-    gate = native.Gate(stream)
+    gate = lagging.load().Gate(stream)
     opens = threading.Timer(0.5, gate.open)
     opens.start()
     yield
@@ -271,7 +269,7 @@ def all_is_back_at_the_end() -> None:
     gc.collect()
     torch.accelerator.synchronize()
     torch.empty(1, pin_memory=True)  # PyTorch looks then which copies have ended
-    before, pinned = torch.accelerator.memory_allocated(), native.pinned_bytes()
+    before, pinned = torch.accelerator.memory_allocated(), lagging.load().pinned_bytes()
     for end in (nullcontext, partial(pytest.raises, ZeroDivisionError)):
         job = begin("mlp-sgd")
         with end(), ebbtide.Session("50%", policy="demand", **KEPT) as opened:
@@ -291,13 +289,13 @@ def all_is_back_at_the_end() -> None:
         torch.zeros(1, device=DEVICE)
         torch.empty(1, pin_memory=True)
         assert torch.accelerator.memory_allocated() == before
-        assert (native.pinned_bytes(), _torch.counters()["tier_bytes"]) == (pinned, (0,))
+        assert (lagging.load().pinned_bytes(), _torch.counters()["tier_bytes"]) == (pinned, (0,))
 
 
 def a_storage_that_python_alone_has() -> None:
     with session():
         storage, shared = away(3).untyped_storage(), away(3).untyped_storage()
-        native.fill_storage(shared._cdata, 0x41)
+        lagging.load().fill_storage(shared._cdata, 0x41)
         assert shared[4 * NUMBERS - 1] == 0x41
     assert storage.cpu()[3] == 0x40
     assert storage[4 * NUMBERS - 1] == 0x40
@@ -444,10 +442,10 @@ def random_actions(seed: int, spill: str) -> tuple[int, int]:
                 elif action == "looks":
                     assert is_all(tensor, value)
                 elif action == "fills without an operator":
-                    native.fill(tensor, 0)
+                    lagging.load().fill(tensor, 0)
                     tensors[at] = tensor, 0.0
                 elif action == "writes through an address":
-                    native.over(tensor).add_(3)
+                    lagging.load().over(tensor).add_(3)
                     tensors[at] = tensor, value + 3
                 else:
                     _torch.set_device_limit(chance.choice([100 << 10, 1 << 20, 8 << 20]))
@@ -466,7 +464,7 @@ def pinned_by() -> tuple[list[int], list[int]]:
             _torch.set_device_limit(4 * 4 * NUMBERS)
         assert [is_all(tensor, value) for value, tensor in enumerate(tensors)] == [True] * 8
         assert _torch.counters()["tier_written_bytes"][0] > 0
-    pieces = [(nbytes, thread) for nbytes, thread in native.pinned_by() if nbytes >= 64 << 20]
+    pieces = [(nbytes, thread) for nbytes, thread in lagging.load().pinned_by() if nbytes >= 64 << 20]
     ours = threading.get_native_id()
     return tuple([nbytes for nbytes, by in pieces if (by == ours) == mine] for mine in (True, False))
 
@@ -482,14 +480,14 @@ def is_out_of_memory() -> None:
         for limit in (1, 1 << 30):  # what they had goes back to PyTorch
             _torch.set_device_limit(limit)
         torch.accelerator.empty_cache()
-        native.set_capacity(torch.accelerator.memory_reserved() + 8 * NUMBERS)
+        lagging.load().set_capacity(torch.accelerator.memory_reserved() + 8 * NUMBERS)
         kept = [tensor.add_(0) for tensor in tensors[:2]]
         _torch.pin_on_device(kept[0])
         _torch.pin_on_device(kept[1])
         for _ in range(2):
             with pytest.raises(RuntimeError, match="out of memory"):
                 tensors[2].add_(1)
-        native.set_capacity(1 << 30)
+        lagging.load().set_capacity(1 << 30)
         assert [is_all(tensor, value) for value, tensor in enumerate(tensors)] == [True] * 8
         assert _torch.evict(tensors[2:]) == 6 * 4 * NUMBERS
 
@@ -500,7 +498,7 @@ def fits_by_moving() -> tuple[str, ...]:
     gc.collect()
     torch.accelerator.synchronize()
     torch.accelerator.empty_cache()
-    native.set_capacity(torch.accelerator.memory_reserved() + (7 << 19))
+    lagging.load().set_capacity(torch.accelerator.memory_reserved() + (7 << 19))
     with pytest.raises(torch.OutOfMemoryError):
         plainly("own-functions")
     gc.collect()
@@ -511,7 +509,7 @@ def fits_by_moving() -> tuple[str, ...]:
         losses = train(job, range(STEPS), opened.step)
         assert opened.report().steps[-1].fetched_bytes.total > 0
         ours = bits(job, losses)
-        native.set_capacity(1 << 30)
+        lagging.load().set_capacity(1 << 30)
     return differences(ours, plain)
 
 

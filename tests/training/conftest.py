@@ -19,13 +19,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is marked ``in_child`` runs in a process of its own, with what it asks for."""
+    """A test that is marked ``in_child`` runs in a process of its own, with what it asks for: the marker has the
+    process's variables, and functions to call first."""
     mark = pyfuncitem.get_closest_marker("in_child")
     if mark is None or pyfuncitem.get_closest_marker("here"):
         return None
+    env, *first = mark.args or [None]
     values = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     try:
-        child.run(pyfuncitem.obj, env=next(iter(mark.args), None), **values)
+        child.run(pyfuncitem.obj, env=env, first=first, **values)
     except child.ChildError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     return True

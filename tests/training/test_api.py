@@ -14,6 +14,8 @@ from ebbtide import _torch
 from ebbtide.errors import SettingError
 from tests.helpers import child
 
+pytestmark = pytest.mark.in_child
+
 STEPS = 8
 
 
@@ -94,7 +96,6 @@ def by_calls(keeps: bool, evaluates: bool, policy: str = "ebbtide") -> Trained:
     )
 
 
-@pytest.mark.in_child
 def test_the_pipeline_can_be_called(tmp_path: Path) -> None:
     """Record, load, plan, save, simulate."""
     path = tmp_path / "step.trace"
@@ -121,7 +122,6 @@ def test_the_pipeline_can_be_called(tmp_path: Path) -> None:
     assert trace.step_ns <= simulated.step_ns
 
 
-@pytest.mark.in_child
 def test_what_takes_the_place_of_what_was_kept_can_be_kept_and_others_pins_hold() -> None:
     import numpy as np
 
@@ -162,7 +162,6 @@ def peak_with_an_evaluation(evaluates: bool) -> int:
     return session.report().unbounded_peak_bytes
 
 
-@pytest.mark.in_child
 @pytest.mark.alike
 @pytest.mark.parametrize(("keeps", "evaluates"), [(True, True), (True, False), (False, True), (False, False)])
 def test_steps_by_calls_are_planned_and_change_no_bit(keeps: bool, evaluates: bool) -> None:
@@ -179,7 +178,6 @@ def test_steps_by_calls_are_planned_and_change_no_bit(keeps: bool, evaluates: bo
     assert 0 < ours.stats["active_bytes.all.current"] <= ours.stats["reserved_bytes.all.current"]
 
 
-@pytest.mark.in_child
 def test_what_is_kept_stays_also_where_everything_leaves() -> None:
     plain = plainly(False)
     ours = by_calls(True, False, "evict-all")
@@ -188,6 +186,7 @@ def test_what_is_kept_stays_also_where_everything_leaves() -> None:
     assert ours.evicted_bytes > 0
 
 
+@pytest.mark.here
 def test_a_percentage_is_of_the_steps_alone() -> None:
     with_one, without = (child.run(peak_with_an_evaluation, evaluates) for evaluates in (True, False))
     assert without <= with_one <= 1.05 * without

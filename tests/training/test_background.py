@@ -30,6 +30,7 @@ from tests.helpers.own_threads import own_threads
 from tests.training.same_bits import CASES, Run, Verdict, begin, step, train, train_plainly, verdict
 
 BESIDE = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off", "EBBTIDE_WAIT_FOR_PLAN": "0"}
+pytestmark = pytest.mark.in_child(BESIDE)
 WAITS = BESIDE | {"EBBTIDE_WAIT_FOR_PLAN": "1"}
 CASE = CASES["tied-weights"]
 
@@ -100,7 +101,6 @@ def _trained(gate: Path, steps: int, within: Callable[[Run, ebbtide.Session], No
     return Beside(verdict(plain, ours, session), report, tuple(moved), tuple(said))
 
 
-@pytest.mark.in_child(BESIDE)
 def test_steps_go_on_while_a_plan_is_made_and_follow_it_then(tmp_path: Path) -> None:
     def within(ours: Run, session: ebbtide.Session) -> None:
         planning = planning_of(session)
@@ -124,7 +124,6 @@ def test_steps_go_on_while_a_plan_is_made_and_follow_it_then(tmp_path: Path) -> 
     assert beside.report.plan.taken_up_after == 6
 
 
-@pytest.mark.in_child(BESIDE)
 def test_a_planner_that_is_killed_meanwhile_is_followed_by_one_that_is_waited_for(tmp_path: Path) -> None:
     """As the kernel does where memory is short. The next one is waited for."""
 
@@ -206,14 +205,12 @@ def a_fork_meanwhile(gate: Path) -> Beside:
     return _trained(gate, 6, within)
 
 
-@pytest.mark.in_child(BESIDE)
 def test_the_end_waits_for_no_plan(tmp_path: Path) -> None:
     beside = _trained(tmp_path / "gate", 4, lambda ours, session: train(ours, 2, session))
     assert (beside.verdict.differences, beside.said, beside.report.plan) == ((), (), None)
     assert beside.verdict.modes == ("recorded", "recorded", "demand", "demand")
 
 
-@pytest.mark.in_child(BESIDE)
 def test_the_end_waits_for_a_plan_that_is_to_be_saved(tmp_path: Path) -> None:
     """The gate opens when it is said that the end waits."""
     os.environ["EBBTIDE_SAVE_PLAN"] = str(tmp_path / "step.plan")
@@ -228,7 +225,6 @@ def test_the_end_waits_for_a_plan_that_is_to_be_saved(tmp_path: Path) -> None:
     assert beside.report.plan.taken_up_after == 3
 
 
-@pytest.mark.in_child(BESIDE)
 def test_ctrl_c_meanwhile_leaves_no_process(tmp_path: Path) -> None:
     """Also where a plan is to be saved."""
     os.environ["EBBTIDE_SAVE_PLAN"] = str(tmp_path / "step.plan")
@@ -295,7 +291,6 @@ def test_what_a_handler_raises_while_training_waits_for_a_plan_ends_that_alone(
     )
 
 
-@pytest.mark.in_child(BESIDE)
 def test_a_script_that_closes_the_planner_s_files_loses_a_plan_and_not_its_own_files(tmp_path: Path) -> None:
     """Those of the planner; what the script opens then has their numbers."""
     closed = list[int]()
@@ -344,7 +339,6 @@ def test_a_step_that_is_planned_anew_at_every_look_has_the_same_bits() -> None:
     assert all(step.fetched_bytes.total > 0 for step in report.steps[2:])
 
 
-@pytest.mark.in_child(BESIDE)
 @pytest.mark.parametrize(("case", "planned"), [(a_step_that_raises_meanwhile, 1), (a_fork_meanwhile, 2)])
 def test_what_a_script_does_meanwhile_harms_neither_the_steps_nor_the_plan(
     case: Callable[[Path], Beside], planned: int, tmp_path: Path
@@ -378,6 +372,7 @@ for step in range(400):
 """
 
 
+@pytest.mark.here
 def test_a_named_size_holds_while_a_plan_is_made_beside_steps(tmp_path: Path) -> None:
     """In a memory cgroup of that size, with the planning process in it."""
     script, out, size = tmp_path / "script.py", tmp_path / "out.json", 512 * MIB
@@ -416,6 +411,7 @@ for step in range(6):
 """
 
 
+@pytest.mark.here
 @pytest.mark.parametrize(
     ("what", "status"), [("signal.raise_signal(signal.SIGINT)", -2), ("raise ValueError", 1), ("pass", 0)]
 )
@@ -428,6 +424,7 @@ def test_a_command_that_ends_meanwhile_leaves_no_process(what: str, status: int,
     assert "the run ended while its plan was being made" in done.stderr
 
 
+@pytest.mark.here
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_script_that_gives_up_its_rights_meanwhile_ends_as_ever(tmp_path: Path) -> None:
     """It may not end the planning process any more, which is waited for."""

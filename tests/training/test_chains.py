@@ -23,6 +23,7 @@ from tests.training.looks_at_what_is_made_anew import recipes
 from tests.training.test_making_anew import SLOW
 
 ENV = {"EBBTIDE_REMAKE": "check", "EBBTIDE_POLICY": "demand", "EBBTIDE_MIN_STORAGE": "4096"}
+pytestmark = pytest.mark.in_child(ENV)
 SIDE = 512
 NBYTES = SIDE * SIDE * 4
 
@@ -256,7 +257,6 @@ def _in_place_of_sigmoid(kernel: Callable[[Tensor], Tensor]) -> Any:
     return library
 
 
-@pytest.mark.in_child(ENV)
 def test_an_ingredient_that_loses_its_recipe_while_it_is_read_is_none() -> None:
     """While an operator reads an ingredient, another thread writes to what that was made of."""
     meanwhile: list[Callable[[], Any]] = []
@@ -307,7 +307,6 @@ def does_not_repeat() -> None:
 LINKS = 20_000
 
 
-@pytest.mark.in_child(ENV)
 @pytest.mark.alike
 @pytest.mark.parametrize("how", ["operators", "foreign", "nobody's"])
 @pytest.mark.parametrize("one_in", [0, 1])
@@ -398,7 +397,6 @@ def planned(name: str, fast: str) -> Planned:
     )
 
 
-@pytest.mark.in_child(ENV)
 @pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_made_of_what_has_died_or_changed_is_made_anew(name: str) -> None:
@@ -409,19 +407,20 @@ def test_what_was_made_of_what_has_died_or_changed_is_made_anew(name: str) -> No
     assert found.remade_bytes > 0 or name == "with-another-number-of-threads"
 
 
-@pytest.mark.in_child(ENV)
 @pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_some_of_it_may_be_held(name: str) -> None:
     assert chain(name, 2).same
 
 
+@pytest.mark.here
 def test_an_ingredient_that_does_not_repeat_is_an_error_with_its_name() -> None:
     chain = r"making a storage anew by aten::tanh: aten::sigmoid: other bytes come out .*EBBTIDE_REMAKE=0"
     with pytest.raises(child.ChildError, match=chain):
         child.run(does_not_repeat, env=ENV)
 
 
+@pytest.mark.here
 @pytest.mark.parametrize("name", NETS)
 def test_a_plan_has_what_has_died_made_for_what_it_makes_anew(name: str, tmp_path: Path) -> None:
     file = tmp_path / "machine.toml"

@@ -2,25 +2,25 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+import ebbtide
 from ebbtide.ir.files import load
 from ebbtide.ir.run_report import RunReport
 from ebbtide.ir.trace import StorageKind, Trace
 from ebbtide.machines import find_machine
 from ebbtide.verify.record import FILE_NAME, read_record
 from tests.device import lagging
-from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.paths import ROOT
+from tests.training.device_jobs import DEVICE, KEPT, STEPS, begin, bits, differences, plainly, train
 
 pytestmark = pytest.mark.nightly
-
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
-
 SCRIPT = """
 import argparse, os, torch
 parser = argparse.ArgumentParser()
@@ -37,6 +37,31 @@ for step in range(1, 7):
         with torch.no_grad():  # between two steps, so the next one is the first to show it
             model[4].bias[7] += 1e-6
 """
+JOB = "gpt-adamw"
+Seen = Counter[tuple[int, str, int, int]]
+
+
+@pytest.mark.in_child({"OMP_NUM_THREADS": "1"}, lagging.load)
+def test_recording_moves_nothing_and_sees_what_a_session_sees(tmp_path: Path) -> None:
+    """The storages of some size, each with its life."""
+    plain = plainly(JOB)
+    ours, sessions = tmp_path / "ours.trace", tmp_path / "sessions.trace"
+    job = begin(JOB)
+    with ebbtide.record(ours, device=DEVICE) as recorder:
+        recorded = bits(job, [loss for number in range(STEPS) for loss in train(job, [number], recorder.step)])
+    del job
+    job = begin(JOB)
+    with ebbtide.Session("100%", **KEPT, save_trace=sessions) as session:
+        train(job, range(STEPS), session.step)
+    assert differences(recorded, plain) == ()
+    assert seen(ours) == seen(sessions)
+    assert len(seen(ours)) > 50
+
+
+def seen(path: Path) -> Seen:
+    rows = load(path, Trace).storages
+    rows = rows.take(rows.nbytes >= KEPT["min_storage_bytes"])
+    return Counter(zip(*(column.tolist() for column in (rows.nbytes, rows.kind, rows.birth, rows.death)), strict=True))
 
 
 @pytest.fixture
@@ -140,13 +165,6 @@ def test_a_step_on_the_device_is_recorded_planned_and_simulated(
     refused = run(EBBTIDE, "plan", "step.trace", "--fast", "50%", cwd=project, env=device)
     assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1)
     assert "the step was recorded on lagging:0" in refused.stderr
-
-
-def test_recording_moves_nothing_and_sees_what_a_session_sees() -> None:
-    differences, ours, sessions = child.run("cases_device_trace:recorded_twice", env={"OMP_NUM_THREADS": "1"})
-    assert differences == ()
-    assert ours == sessions
-    assert len(ours) > 50
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
 """Trainings on the tests' device end with the same bits in a session as without, and bytes moved in each."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
+from tests.device import lagging
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, TRAIN_MLP, run
+from tests.training import cases_device_memory as cases
 from tests.training.device_jobs import JOBS
 
-CASE = "cases_device_memory:{}".format
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.in_child(ONE_THREAD, lagging.load)
 ONE_STORAGE = 16 << 10  # the weight of a layer
 SLOW = Machine(
     "slow host",
@@ -20,30 +23,6 @@ SLOW = Machine(
     (Link("lagging", "host", 10**6), Link("host", "lagging", 10**6)),
 )
 """To run an operator again costs less than any copy."""
-LOOKS = [
-    "operator",
-    "element",
-    "its-address",
-    "storage",
-    "operand-written",
-    "slice-of-an-operand-written",
-    "address-of-an-operand",
-    "operand-written-by-no-operator",
-    "operand-read-before-that",
-    "operand-resized",
-    "operand-swapped",
-    "operand-in-an-operator-of-others",
-    "changed-in-place",
-    "random-in-place",
-    "changed-by-no-operator",
-    "chain",
-    "all-operands-gone",
-    "cast-and-product",
-    "autocast",
-    "from-other-threads",
-    "in-a-mode",
-    "a-setting-changes",
-]
 MOVING = {"parameter", "gradient", "optimizer_state", "activation"}
 STAY = {"on-another-stream": {"parameter"}, "sharded": {"parameter", "gradient", "optimizer_state"}}
 """What another stream has used stays. What is resized in each step is no parameter to the session."""
@@ -51,14 +30,10 @@ CHANGING = {"lengths-that-change", "catches", "saves-and-loads", "views"}  # not
 UNLIKE = {"views"}  # none is
 
 
-def test_each_look_is_tried() -> None:
-    assert sorted(child.run("cases_device_remakes:names", env=ONE_THREAD)) == sorted(LOOKS)
-
-
 @pytest.mark.alike
 @pytest.mark.parametrize("name", JOBS)
 def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(name: str, tmp_path: Path) -> None:
-    verdicts = child.run(CASE("compare"), name, str(tmp_path), env=ONE_THREAD)
+    verdicts = cases.compare(name, tmp_path)
     for way, verdict in verdicts.items():
         assert verdict.differences == (), way
         assert verdict.compared > 6
@@ -91,7 +66,7 @@ def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(na
 def test_where_copies_are_slow_a_plan_has_storages_made_anew(name: str, tmp_path: Path) -> None:
     machine = tmp_path / "machine.toml"
     machine.write_text(SLOW.to_toml())
-    anew, moves = child.run(CASE("made_anew_by_plan"), name, str(machine), env=ONE_THREAD)
+    anew, moves = cases.made_anew_by_plan(name, machine)
     for verdict in (anew, moves):
         assert verdict.differences == ()
         assert verdict.modes[2:] == ("planned",) * 4
@@ -101,68 +76,48 @@ def test_where_copies_are_slow_a_plan_has_storages_made_anew(name: str, tmp_path
     assert sum(anew.back_bytes.values()) < sum(moves.back_bytes.values())
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_what_is_made_anew_is_made_before_somebody_sees_it_or_changes_what_it_is_made_of(look: str) -> None:
-    assert child.run("cases_device_remakes:look", look, env=ONE_THREAD) > 0
-
-
-def test_what_is_random_may_differ_or_was_struck_moves() -> None:
-    child.run("cases_device_remakes:moves", env=ONE_THREAD)
-    child.run("cases_device_remakes:struck", env=ONE_THREAD)
-
-
-@pytest.mark.parametrize("case", ["leaves_again", "before_another_stream", "of_what_two_streams_read", "out_of_memory"])
-def test_streams_and_errors_are_in_order_where_something_is_made_anew(case: str) -> None:
-    child.run(f"cases_device_remakes:{case}", env=ONE_THREAD)
-
-
-def test_what_is_made_of_other_bytes_is_told_where_that_is_asked_for() -> None:
-    child.run("cases_device_remakes:other_bytes", "1", env=ONE_THREAD)
-    with pytest.raises(child.ChildError, match=r"aten::mul.*other bytes come out than the first time"):
-        child.run("cases_device_remakes:other_bytes", "check", env=ONE_THREAD)
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.an_address_is_held,
+        cases.storages_without_operators,
+        cases.saving_holds_nothing,
+        cases.a_storage_that_python_alone_has,
+        cases.suspended,
+    ],
+)
+def test_who_is_not_announced_finds_the_contents_or_an_error(case: Callable[..., None]) -> None:
+    case()
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        "an_address_is_held",
-        "storages_without_operators",
-        "saving_holds_nothing",
-        "a_storage_that_python_alone_has",
-        "suspended",
+        cases.a_tensor_dies_before_it_is_back,
+        cases.a_tensor_leaves_before_it_is_back,
+        cases.memory_is_handed_over_in_order,
+        cases.another_stream_still_reads,
+        cases.all_is_back_at_the_end,
+        cases.threads_train,
     ],
 )
-def test_who_is_not_announced_finds_the_contents_or_an_error(case: str) -> None:
-    child.run(CASE(case), env=ONE_THREAD)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "a_tensor_dies_before_it_is_back",
-        "a_tensor_leaves_before_it_is_back",
-        "memory_is_handed_over_in_order",
-        "another_stream_still_reads",
-        "all_is_back_at_the_end",
-        "threads_train",
-    ],
-)
-def test_streams_threads_and_sessions_wait_for_one_another(case: str) -> None:
-    child.run(CASE(case), env=ONE_THREAD)
+def test_streams_threads_and_sessions_wait_for_one_another(case: Callable[..., None]) -> None:
+    case()
 
 
 def test_little_host_memory_lets_little_leave() -> None:
-    verdict = child.run(CASE("little_host_memory"), env=ONE_THREAD)
+    verdict = cases.little_host_memory()
     assert verdict.differences == ()
     assert sum(verdict.out_bytes.values()) > 0
     assert "nothing else could leave" in verdict.trouble
 
 
+@pytest.mark.here
 @pytest.mark.alike
 @pytest.mark.parametrize("name", ["mlp-sgd", "gpt-adamw", "autocast"])
 def test_what_finds_no_host_memory_goes_to_a_file_by_demand_and_by_plan(name: str, tmp_path: Path) -> None:
     for policy in ("demand", "ebbtide"):
-        verdict = child.run(CASE("through_a_file"), name, policy, str(tmp_path), env=ONE_THREAD)
+        verdict = child.run(cases.through_a_file, name, policy, str(tmp_path), env=ONE_THREAD, first=[lagging.load])
         assert verdict.differences == ()
         assert verdict.trouble == ""
         assert verdict.managed_peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
@@ -175,7 +130,7 @@ def test_what_finds_no_host_memory_goes_to_a_file_by_demand_and_by_plan(name: st
 
 
 def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
-    verdict = child.run(CASE("a_full_disk"), str(tmp_path), env=ONE_THREAD)
+    verdict = cases.a_full_disk(tmp_path)
     assert verdict.differences == ()
     assert "nothing else could leave: the spill directory" in verdict.trouble
     assert "RLIMIT_FSIZE" in verdict.trouble
@@ -184,63 +139,44 @@ def test_a_full_disk_lets_less_leave_and_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        "a_closed_file",
-        "place_for_all_sizes",
-        "a_copy_is_dropped_before_what_it_had_is_back",
-        "a_session_after_one_that_left_something",
+        cases.a_closed_file,
+        cases.place_for_all_sizes,
+        cases.a_copy_is_dropped_before_what_it_had_is_back,
+        cases.a_session_after_one_that_left_something,
     ],
 )
-def test_below_host_memory(case: str, tmp_path: Path) -> None:
-    child.run(CASE(case), str(tmp_path), env=ONE_THREAD)
-
-
-@pytest.mark.parametrize(
-    ("case", "arguments"),
-    [
-        ("code_without_operators", ()),
-        ("storages_are_compared", ()),
-        ("memory_of_somebody_else", ()),
-        ("on_its_way_back", ()),
-        ("told_to_two_threads_at_once", ()),
-        ("made_anew_on_another_stream", ()),
-        ("in_a_hook_of_an_operator", ()),
-        ("in_an_operator_of_others", ("0",)),
-        ("in_an_operator_of_others", ("1",)),
-        ("in_an_operator_of_others", ("check",)),
-        ("cloned_lazily", ()),
-    ],
-)
-def test_code_that_calls_no_operator_reaches(case: str, arguments: tuple[str, ...]) -> None:
-    child.run(f"cases_device_unseen:{case}", *arguments, env=ONE_THREAD)
+def test_below_host_memory(case: Callable[..., None], tmp_path: Path) -> None:
+    case(tmp_path)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_actions_leave_each_tensor_what_it_was(seed: int, tmp_path: Path) -> None:
-    actions, written = child.run(CASE("random_actions"), seed, str(tmp_path), env=ONE_THREAD)
+    actions, written = cases.random_actions(seed, tmp_path)
     assert actions > 500
     assert written > 1 << 20
 
 
 def test_host_memory_is_pinned_by_a_thread_of_its_own_where_the_need_is_known() -> None:
-    assert child.run(CASE("pinned_by"), env=ONE_THREAD) == ([], [256 << 20])
+    assert cases.pinned_by() == ([], [256 << 20])
 
 
 def test_a_budget_below_what_an_operator_needs_is_exceeded_and_told() -> None:
-    verdict = child.run(CASE("less_than_an_operator_needs"), env=ONE_THREAD)
+    verdict = cases.less_than_an_operator_needs()
     assert verdict.differences == ()
     assert verdict.managed_peak_bytes <= verdict.budget_bytes + verdict.largest_operator_bytes
     assert "nothing else could leave" in verdict.trouble
 
 
 def test_an_operator_that_finds_no_memory_fails_and_training_can_go_on() -> None:
-    child.run(CASE("is_out_of_memory"), env=ONE_THREAD)
+    cases.is_out_of_memory()
 
 
 def test_a_net_trains_where_the_device_is_too_small_for_it() -> None:
-    assert child.run(CASE("fits_by_moving"), env=ONE_THREAD) == ()
+    assert cases.fits_by_moving() == ()
 
 
+@pytest.mark.here
 @pytest.mark.parametrize(
     ("options", "said"),
     [

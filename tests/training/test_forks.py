@@ -21,6 +21,7 @@ from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand", "EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(PAGES)
 ROWS, WIDTH = 96, 4096  # 1.5 MiB
 BATCH = 32
 _shared: list[torch.Tensor] = []  # what a pool's children find where the parent left it
@@ -97,7 +98,6 @@ def births(session: ebbtide.Session, trained: Trained, early: torch.Tensor) -> I
         trained.optimizer.step()
 
 
-@pytest.mark.in_child(PAGES)
 @pytest.mark.parametrize("way", WAYS)
 def test_children_read_data_whenever_it_was_born(way: str) -> None:
     trained, early = Trained(), numbers(0)
@@ -146,7 +146,6 @@ def a_worker_reads_training_state(what: str) -> None:
             print("a row of training state came out:", row)
 
 
-@pytest.mark.in_child(PAGES)
 def test_a_child_that_asks_for_an_array_of_training_state_is_refused() -> None:
     """By a way that can raise, it does."""
     trained = Trained()
@@ -162,7 +161,6 @@ def test_a_child_that_asks_for_an_array_of_training_state_is_refused() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.in_child(PAGES)
 def test_a_child_may_leave_the_step_that_it_was_forked_in() -> None:
     torch.set_num_threads(1)  # a forked child has no OpenMP
     kept: list[torch.Tensor] = []
@@ -177,7 +175,6 @@ def test_a_child_may_leave_the_step_that_it_was_forked_in() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.in_child(PAGES)
 @pytest.mark.parametrize("moment", ["in its step", "between its steps", "after it"])
 def test_a_child_of_a_process_with_a_session_is_refused_one_of_its_own(moment: str) -> None:
     """Both train on."""
@@ -215,6 +212,7 @@ def test_a_child_of_a_process_with_a_session_is_refused_one_of_its_own(moment: s
     assert moved > 0
 
 
+@pytest.mark.here
 @pytest.mark.parametrize("what", ["parameter", "gradient", "optimizer state"])
 def test_a_worker_that_reads_training_state_ends_with_the_sentence(what: str) -> None:
     """Though the worker has a handler of its own for the signal."""
@@ -245,6 +243,7 @@ for epoch in range(5):
 """
 
 
+@pytest.mark.here
 def test_a_script_may_make_a_validation_set_in_every_epoch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(VALIDATES_EVERY_EPOCH)

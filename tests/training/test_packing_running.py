@@ -20,6 +20,7 @@ from tests.helpers.zoo import Case
 from tests.training.same_bits import Verdict, begin, train, train_plainly, verdict
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
+pytestmark = pytest.mark.in_child(SMALLEST)
 STEPS = 6
 CAPACITY = 64 * 2**20
 PACKED = "compressed"
@@ -89,7 +90,6 @@ def compare(name: str, folder: str, fast: str = "50%") -> tuple[Verdict, tuple[i
     return verdict(plain, ours, session), written, read  # type: ignore[return-value]
 
 
-@pytest.mark.in_child(SMALLEST)
 def test_a_run_without_the_tier_looks_at_nothing(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with ebbtide.Session(fast="50%", save_trace=trace) as session:
@@ -97,7 +97,6 @@ def test_a_run_without_the_tier_looks_at_nothing(tmp_path: Path) -> None:
     assert {row.packed_bytes for row in load(trace, Trace).storages} == {None}
 
 
-@pytest.mark.in_child(SMALLEST)
 @pytest.mark.parametrize(("name", "most"), [("relu", 0.6), ("relu-in-place", 0.6), ("masks", 0.05)])
 def test_a_plan_places_in_compressed_memory_what_shrinks_and_the_bytes_go_there(
     name: str, most: float, tmp_path: Path
@@ -118,7 +117,6 @@ def test_a_plan_places_in_compressed_memory_what_shrinks_and_the_bytes_go_there(
     assert read[0] >= 0.5 * planned
 
 
-@pytest.mark.in_child(SMALLEST)
 def test_where_nothing_shrinks_nothing_is_placed_there(tmp_path: Path) -> None:
     verdict, written, read = compare("gelu", tmp_path)
     assert verdict.differences == ()

@@ -19,6 +19,7 @@ from ebbtide import _torch
 from ebbtide.units import MIB
 
 SMALL = {"EBBTIDE_PIECE": "2MiB", "EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(SMALL)
 CHAOS = {"EBBTIDE_CHAOS_RATE": "0.3", "EBBTIDE_CHECKSUM": "1", "EBBTIDE_REMAKE": "check"}
 ROWS, COLUMNS = 40_960, 256
 BYTES = ROWS * COLUMNS * 4
@@ -189,7 +190,6 @@ def large_storages_are_used_as_ever(name: str, folder: str) -> None:
         assert not counters["over_budget"], counters["message"]
 
 
-@pytest.mark.in_child(SMALL)
 @pytest.mark.alike
 @pytest.mark.parametrize("order", ["in-backward", "deferred"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
@@ -212,7 +212,6 @@ def test_parameters_in_pieces_are_updated_in_other_orders(optimizer: str, order:
     assert sum(step.fetched_bytes.total for step in report.steps) > 0
 
 
-@pytest.mark.in_child(SMALL)
 @pytest.mark.parametrize("name", CASES)
 def test_a_storage_larger_than_the_arena_is_used_as_ever(name: str, tmp_path: Path) -> None:
     large_storages_are_used_as_ever(name, tmp_path)

@@ -23,6 +23,7 @@ from ebbtide.settings import Settings
 from ebbtide.simulator import POLICIES, Simulator
 from tests.helpers import child
 from tests.helpers.make_steps import disk
+from tests.training import same_bits
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096"}
 KIB = 1024
@@ -111,7 +112,7 @@ def test_every_online_policy_trains_with_the_same_bits() -> None:
     fetched = {}
     for policy in POLICIES:
         env = SMALLEST | {"EBBTIDE_POLICY": policy}
-        verdict = child.run("same_bits:compare", "tied-weights", "50%", 4, env=env)
+        verdict = child.run(same_bits.compare, "tied-weights", "50%", 4, env=env)
         assert verdict.differences == ()
         assert not verdict.budget_violated, verdict.trouble
         mode = "planned" if policy == "lru-next-use" else "demand"

@@ -15,6 +15,7 @@ import torch
 
 from tests.helpers import child
 from tests.helpers.zoo import FAMILIES
+from tests.training import same_bits
 from tests.training.same_bits import CASES, MOVING_KINDS, Snapshot, Verdict
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand"}
@@ -50,7 +51,7 @@ def verdicts(request: pytest.FixtureRequest) -> Verdicts:
         "chaos": ("75%", chaos(0.2, name)),
         "remade": ("75%", chaos(1.0, name) | {"EBBTIDE_REMAKE": "check", "EBBTIDE_PIECE": "2MiB"}),
     }
-    return child.run("same_bits:compare_ways", name, STEPS, ways)
+    return child.run(same_bits.compare_ways, name, STEPS, ways)
 
 
 def of(verdict: Verdict | str) -> Verdict:
@@ -93,9 +94,9 @@ def test_a_case_gives_the_same_bits_where_chaos_has_storages_made_anew(verdicts:
 def test_the_smallest_budget_that_is_named_works(name: str) -> None:
     """Convolutions and recurrent layers take scratch, in operators that they call: it counts as theirs."""
     with pytest.raises(child.ChildError, match="The smallest budget that can work with what has run so far") as caught:
-        child.run("same_bits:bounded", name, "2%", STEPS, env=PAGES)
+        child.run(same_bits.bounded, name, "2%", STEPS, env=PAGES)
     smallest = re.findall(r'use fast="(\S+)" or more', str(caught.value))[-1]
-    verdict = child.run("same_bits:compare", name, smallest, STEPS, env=PAGES)
+    verdict = child.run(same_bits.compare, name, smallest, STEPS, env=PAGES)
     assert not verdict.budget_violated, verdict.trouble
     assert sum(verdict.fetched_bytes.values()) > 0
     assert verdict.differences == ()
@@ -104,7 +105,7 @@ def test_the_smallest_budget_that_is_named_works(name: str) -> None:
 @pytest.mark.alike
 @pytest.mark.parametrize("name", [case.name for case in FAMILIES])
 def test_a_model_and_optimizer_from_before_the_session_are_adopted(name: str) -> None:
-    verdict = child.run("same_bits:compare_adopted", name, "35%", STEPS, env=PAGES)
+    verdict = child.run(same_bits.compare_adopted, name, "35%", STEPS, env=PAGES)
     assert verdict.differences == ()
     assert verdict.adopted_bytes > 0
     assert sum(verdict.evicted_bytes.values()) > 0

@@ -10,6 +10,7 @@ import ebbtide
 from ebbtide import _torch
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(PAGES)
 COUNT = 46_000
 PAGE = 4096
 
@@ -27,7 +28,6 @@ def _check(storages: list[torch.Tensor], which: range | list[int]) -> None:
     assert wrong == []
 
 
-@pytest.mark.in_child(PAGES)
 def test_memory_areas_suffice_for_many_storages_that_are_away() -> None:
     """Three memory areas for each of half of them would be too many."""
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -52,7 +52,6 @@ def test_memory_areas_suffice_for_many_storages_that_are_away() -> None:
     assert max(areas) < limit
 
 
-@pytest.mark.in_child(PAGES)
 def test_few_storages_are_looked_at_for_each_that_leaves() -> None:
     """Twice as many are born as there is room for."""
     with ebbtide.Session(fast="4GiB", policy="demand", progress="off"):

@@ -21,8 +21,8 @@ from ebbtide.settings import Settings
 from ebbtide.units import GIB
 from tests.helpers import child
 from tests.helpers.command import EBBTIDE, run
-from tests.training.cases_mishaps import refused_in_mid_step
 from tests.training.same_bits import CASES, Verdict, begin, train, train_plainly, verdict
+from tests.training.test_mishaps import refused_in_mid_step
 
 SMALLEST = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_CHECKSUM": "1"}
 NODE_0 = {"EBBTIDE_TIERS": "numa:0:32MiB"}

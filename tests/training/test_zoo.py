@@ -5,13 +5,14 @@ import torch
 
 from tests.helpers import child, machine
 from tests.helpers.zoo import FAMILIES
+from tests.training import same_bits
 from tests.training.same_bits import CASES, begin, train, train_plainly
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_two_plain_runs_of_a_case_end_with_the_same_bits(name: str) -> None:
-    assert child.run("same_bits:compare_plain", name, 2) == ()
+    assert child.run(same_bits.compare_plain, name, 2) == ()
 
 
 def test_the_comparison_sees_one_flipped_bit_anywhere() -> None:

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from ebbtide import _torch
+from tests.device import lagging
 from tests.device.lagging import held
+from tests.helpers import child
 from tests.training import looks_at_what_is_made_anew as on_any_device
-from tests.training.cases_device_memory import is_all, native, numbers, session
+from tests.training.cases_device_memory import is_all, numbers, session
 from tests.training.device_jobs import DEVICE
 from tests.training.looks_at_what_is_made_anew import Doubles, looks_of, made_of_two, recipes
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.in_child(ONE_THREAD, lagging.load)
 
 
 def _made() -> tuple[Tensor, Tensor, Tensor]:
@@ -47,19 +52,19 @@ def _slice_of_an_operand_written(one: Tensor, other: Tensor, made: Tensor) -> Te
 
 def _address_of_an_operand(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     assert other.data_ptr()
-    native.fill(other, 0)
+    lagging.load().fill(other, 0)
     return made + other
 
 
 def _operand_written_by_no_operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
-    native.fill(other, 0)
+    lagging.load().fill(other, 0)
     return made + other
 
 
 def _operand_read_before_that(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     """The first time PyTorch calls for an operator that reads."""
     first = other + one
-    native.fill(other, 0)
+    lagging.load().fill(other, 0)
     return made + first
 
 
@@ -73,13 +78,13 @@ def _operand_in_an_operator_of_others(one: Tensor, other: Tensor, made: Tensor) 
 
 
 def _zeroes(x: Tensor) -> Tensor:
-    native.fill(x, 0)
+    lagging.load().fill(x, 0)
     return x.clone()
 
 
 def _changed_by_no_operator(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
     before = made + 1
-    native.fill(made, 0)
+    lagging.load().fill(made, 0)
     _torch.evict([made])
     return made + before
 
@@ -115,24 +120,20 @@ def _a_setting_changes(one: Tensor, other: Tensor, made: Tensor) -> Tensor:
 LOOKS = looks_of(vars(on_any_device) | globals())
 
 
-def names() -> list[str]:
-    return list(LOOKS)
-
-
-def look(name: str) -> int:
-    """Look at a storage that is away, or do something to what it was made of. Return the bytes that were made anew."""
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_made_anew_is_made_before_somebody_sees_it_or_changes_what_it_is_made_of(look: str) -> None:
     with mock.patch.object(_torch, "evict", return_value=0):
-        plain = LOOKS[name](*_made()).cpu()
+        plain = LOOKS[look](*_made()).cpu()
     with session(remake="check"), recipes():
         one, other, made = _made()
         assert _torch.recipes() >= 1
         assert _torch.evict([made]) > 0
         assert not _torch.is_resident(made)
         before = _torch.counters()
-        found = LOOKS[name](one, other, made).cpu()
+        found = LOOKS[look](one, other, made).cpu()
         after = _torch.counters()
     assert found.tolist() == plain.tolist()
-    return after["made_anew_bytes"] - before["made_anew_bytes"]
+    assert after["made_anew_bytes"] - before["made_anew_bytes"] > 0
 
 
 def copied(tensor: Tensor) -> int:
@@ -142,7 +143,7 @@ def copied(tensor: Tensor) -> int:
     return _torch.counters()["tier_written_bytes"][0] - before
 
 
-def moves() -> None:
+def test_what_is_random_or_may_differ_moves() -> None:
     """What is random or not in the table for accelerators moves; so does what a script made on two streams."""
     with session(), recipes():
         one, other, made = _made()
@@ -155,14 +156,14 @@ def moves() -> None:
         assert copied(one.clone().scatter_add_(0, torch.zeros(64, 64, dtype=torch.long, device=DEVICE), other)) > 0
 
 
-def struck() -> None:
+def test_what_was_struck_moves() -> None:
     with session(remake="-aten::mul"), recipes():
         one, other, made = _made()
         assert copied(made) > 0
         assert copied(one + other) == 0
 
 
-def leaves_again() -> None:
+def test_leaves_again() -> None:
     """A plan has it made anew once; who leaves after that is copied."""
     with session():
         _torch.want_all_recipes(True, one_in=0)
@@ -174,7 +175,7 @@ def leaves_again() -> None:
         assert is_all(made, 6)
 
 
-def before_another_stream() -> None:
+def test_before_another_stream() -> None:
     """An operator of another stream waits until the storage's own has made it."""
     ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
     with session(), recipes(0):
@@ -193,7 +194,7 @@ def before_another_stream() -> None:
         assert is_all(result, 6)
 
 
-def of_what_two_streams_read() -> None:
+def test_of_what_two_streams_read() -> None:
     """It is not kept for a recipe: who gives it back waits for what he knows of."""
     ours, other = torch.accelerator.current_stream(), torch.Stream(device=DEVICE)
     with session(), recipes():
@@ -206,7 +207,7 @@ def of_what_two_streams_read() -> None:
         assert is_all(kept, 4)
 
 
-def out_of_memory() -> None:
+def test_out_of_memory() -> None:
     """Who uses it gets an error, and what follows goes well."""
     with session(), recipes(0):
         one = numbers(3)
@@ -216,11 +217,11 @@ def out_of_memory() -> None:
             _torch.set_device_limit(limit)
         torch.accelerator.synchronize()
         torch.accelerator.empty_cache()
-        native.set_capacity(torch.accelerator.memory_reserved())
+        lagging.load().set_capacity(torch.accelerator.memory_reserved())
         for uses in (made.mul, one.add, made.add_):
             with pytest.raises(RuntimeError, match="out of memory"):
                 uses(1)
-        native.set_capacity(1 << 30)
+        lagging.load().set_capacity(1 << 30)
         assert is_all(made, 6)
         assert is_all(one, 3)
 
@@ -236,3 +237,10 @@ def other_bytes(remake: str) -> None:
         ctypes.memset(address, 0, 4)
         assert copied(made) == 0
         assert not is_all(made, 6)
+
+
+@pytest.mark.here
+def test_what_is_made_of_other_bytes_is_told_where_that_is_asked_for() -> None:
+    child.run(other_bytes, "1", env=ONE_THREAD, first=[lagging.load])
+    with pytest.raises(child.ChildError, match=r"aten::mul.*other bytes come out than the first time"):
+        child.run(other_bytes, "check", env=ONE_THREAD, first=[lagging.load])

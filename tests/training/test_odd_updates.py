@@ -1,9 +1,10 @@
-"""Deferred updates and scripts that do what few do: what an attack on them found."""
+"""Deferred updates of optimizers that do odd things: the bits of the script's own order, or a refusal."""
 
 import copy
 import gc
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor, nn, optim
 from ebbtide.errors import OrderError
 from tests.training.cases_deferred import adamw, compare, deferred, plain_step, session
 from tests.training.cases_in_backward import WIDTH, Net, loss_of
+
+QUIET = {"EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(QUIET)
 
 
 def listed_twice() -> tuple[str, ...]:
@@ -55,7 +59,7 @@ def with_a_post_hook() -> tuple[str, ...]:
     return compare(plain_step, make).updates
 
 
-def settings_of_the_process() -> None:
+def test_settings_of_the_process() -> None:
     """They change between a step and what looks at its parameters."""
 
     def step(net: Any, optimizer: Any, number: int) -> None:
@@ -69,7 +73,7 @@ def settings_of_the_process() -> None:
     deferred(step, lambda net: optim.ASGD(net.parameters(), lr=1e-2))
 
 
-def an_array_as_rate() -> None:
+def test_an_array_as_rate() -> None:
     def make(net: Any) -> optim.Optimizer:
         return optim.SGD(net.parameters(), lr=np.array(0.1), momentum=0.9, foreach=False)  # type: ignore[arg-type]
 
@@ -86,7 +90,7 @@ def goes_on(net: Any, optimizer: Any, before: list[Tensor]) -> None:
     optimizer.step()
 
 
-def a_step_that_raises() -> str:
+def test_after_a_step_that_raised_no_update_of_it_is_made() -> None:
     """Plain PyTorch makes no update at all; the notes that were taken before must not become any."""
     torch.manual_seed(0)
     said = ""
@@ -105,10 +109,10 @@ def a_step_that_raises() -> str:
         with pytest.raises(OrderError) as found:
             goes_on(net, optimizer, before)
         said = str(found.value)
-    return said
+    assert "step raised an error" in said
 
 
-def handlers_of_signals() -> None:
+def test_handlers_of_signals() -> None:
     """A job's handler that saves what it trains finds all parameters after the same step, wherever it comes."""
     calls, torn = 0, 0
 
@@ -141,7 +145,7 @@ def handlers_of_signals() -> None:
     assert torn == 0
 
 
-def what_is_collected_looks() -> None:
+def test_what_is_collected_looks() -> None:
     """Python's collector comes anywhere, and calls ``__del__`` of what it finds: all parameters are after one step."""
     looks = 0
 
@@ -181,7 +185,7 @@ class Late(Exception):
         self.number = number
 
 
-def a_handler_that_raises_while_an_operator_looks() -> None:
+def test_a_handler_that_raises_while_an_operator_looks() -> None:
     """The operator finds every update made, those after the one that the signal came in, too."""
     from ebbtide.update_order.noted_update import NotedUpdate
 
@@ -218,7 +222,7 @@ def a_handler_that_raises_while_an_operator_looks() -> None:
     assert poked
 
 
-def a_full_stack() -> None:
+def test_a_full_stack() -> None:
     """An operator is called where the script's calls are as deep as Python allows."""
 
     def step(net: Any, optimizer: Any, number: int) -> None:
@@ -240,7 +244,8 @@ def a_full_stack() -> None:
     deferred(step)
 
 
-def an_update_that_cannot_be_begun(ends: bool) -> str:
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_operator_that_went_on_without_an_update_ends_the_training(ends: bool) -> None:
     """The operator that looks cannot be stopped, so training ends at the next step, or with the session."""
     from ebbtide.update_order.deferred import Deferred
 
@@ -265,10 +270,10 @@ def an_update_that_cannot_be_begun(ends: bool) -> str:
 
     with pytest.raises(OrderError) as found:
         train()
-    return str(found.value)
+    assert "could not be begun" in str(found.value)
 
 
-def a_handler_that_raises() -> None:
+def test_a_handler_that_raises() -> None:
     """It ends a batch, and training goes on as in plain PyTorch."""
 
     def step(net: Any, optimizer: Any, number: int) -> None:
@@ -287,3 +292,8 @@ def a_handler_that_raises() -> None:
         plain_step(net, optimizer, number)
 
     deferred(step)
+
+
+@pytest.mark.parametrize("case", [listed_twice, in_the_same_memory, in_slices_of_the_same_memory, with_a_post_hook])
+def test_odd_optimizers_are_left_as_written(case: Callable[[], tuple[str, ...]]) -> None:
+    assert ("a hook of its step" if case is with_a_post_hook else "parameters share memory") in case()[-1]

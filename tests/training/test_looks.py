@@ -1,4 +1,4 @@
-"""What test_deferred.py runs in child processes: whoever looks, between steps, at what a step has changed.
+"""Whoever looks at memory past the operators after a deferred step sees what the step changed.
 
 Each returns what it saw, which is what is seen without a session. And what comes of an update that fails.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.package.package_exporter
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from tests.helpers import dlpack_table
 from tests.helpers.at_once import at_once
 from tests.training.cases_deferred import clipped, session
 from tests.training.cases_in_backward import WIDTH, Training, adamw, loss_of, plain_step, tokens, train
+
+QUIET = {"EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(QUIET)
 
 
 def as_bytes(tensor: Tensor) -> bytes:
@@ -159,8 +163,11 @@ LOOKS: dict[str, Callable[[Tensor], bytes]] = {
 }
 
 
-def looked(what: str, name: str) -> None:
-    """Right after a step, one look at one of the tensors that it changed: the bytes are those of plain PyTorch."""
+@pytest.mark.alike
+@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("what", ["parameter", "state", "gradient"])
+def test_whoever_looks_after_a_step_sees_what_it_changed(what: str, name: str) -> None:
+    """Right after a step, one look at one of the tensors that it changed."""
 
     def seen(training: Training, own: Callable[[], None] = lambda: None) -> bytes:
         for number in range(4):
@@ -185,8 +192,9 @@ def all_is_deferred() -> None:
     assert _torch.deferred_count() >= 4
 
 
-def looked_from_before(name: str) -> None:
-    """Through what was there before the step: a storage, an array, a child of ``fork``."""
+@pytest.mark.parametrize("name", ["storage", "alias", "view", "fork", "swapped", "array"])
+def test_what_was_there_before_the_step_shows_what_it_changed(name: str) -> None:
+    """A storage, an array, a child of ``fork``."""
 
     def seen(training: Training, own: Callable[[], None] = lambda: None) -> bytes:
         net, optimizer = training.net, training.optimizer
@@ -221,7 +229,9 @@ def looked_from_before(name: str) -> None:
         assert seen(Training(adamw), all_is_deferred) == plain
 
 
-def at_random(seed: int) -> None:
+@pytest.mark.alike
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_between_steps_finds_what_it_would(seed: int) -> None:
     """Looks and changes at random between steps, and evictions at random, with a plan and without."""
     import random
 
@@ -266,12 +276,9 @@ def at_random(seed: int) -> None:
         assert sum(step.fetched_bytes.total for step in ours.report().steps) > 0
 
 
-# ---- failures -----------------------------------------------------------------------------------------------------
-
-
-def an_update_that_fails(when: str) -> tuple[str, str]:
-    """Of a parameter whose memory was changed without anybody being told: what is raised where it is looked at, and at
-    the next step."""
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_an_update_that_fails_is_an_error_where_it_is_looked_at_and_ends_training(when: str) -> None:
+    """Somebody changed the memory of its parameter and told nobody."""
     with session():
         training = Training(adamw)
         for number in range(3):
@@ -289,12 +296,14 @@ def an_update_that_fails(when: str) -> tuple[str, str]:
                 make()
             except OrderError as error:
                 said.append(str(error))
-    return said[0], said[1]
+    assert "without PyTorch's knowledge" in said[0]
+    assert "--optimizer as-written" in said[0]
+    assert said[0] == said[1]
 
 
-def on_another_threads_terms() -> None:
+def test_an_update_rounds_as_the_thread_of_its_step() -> None:
     """A thread that flushes denormal numbers, and has threads of its own for its operators, looks at an optimizer's
-    state. Its elements are denormal."""
+    state."""
 
     def seen() -> bytes:
         torch.manual_seed(0)
@@ -320,8 +329,8 @@ def on_another_threads_terms() -> None:
         assert seen() == plain
 
 
-def interrupted() -> None:
-    """Ctrl-C while an update runs: it is made to its end, and the script gets its exception then."""
+def test_ctrl_c_does_not_leave_an_update_half_made() -> None:
+    """It is made to its end, and the script gets its exception then."""
     import signal
 
     plain = train(plain_step, adamw, 4).bits()

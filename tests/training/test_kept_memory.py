@@ -1,10 +1,11 @@
-"""What a recipe reads lives on, and the script sees nothing of that: how gradients are added, and when storages end."""
+"""Memory that is kept for what is made anew."""
 
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,9 @@ def add_gradients(steps: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
     return strides, [parameter.detach() for parameter in (first, second, third)]
 
 
-def gradients_are_added_as_plainly() -> None:
+@pytest.mark.in_child({"EBBTIDE_REMAKE": "check"})
+def test_autograd_adds_gradients_in_place_where_it_does_plainly() -> None:
+    """It does so where nobody else has a gradient's storage. A sum elsewhere may have other strides."""
     for add, fast in ((add_gradients, "50%"), (add_gradients_of_forward, "90%")):
         _are_added_as_plainly(add, fast)
 
@@ -77,7 +80,8 @@ def add_gradients_of_forward(steps: int) -> tuple[list[tuple[int, ...]], list[Te
     return strides, [first.detach()]
 
 
-def what_recipes_read_ends_for_the_script() -> None:
+@pytest.mark.in_child
+def test_what_is_read_to_make_a_storage_anew_has_ended_for_the_script() -> None:
     """Finalizers and weak references of a storage see it end as plainly, though what was made of it needs its bytes."""
     with ebbtide.Session(fast="1GiB"), recipes(0):
         one = torch.arange(float(1 << 20))

@@ -1,32 +1,36 @@
-"""What test_device_memory.py runs in child processes: tensors of the tests' device reached without operators."""
+"""Tensors of the tests' device reached without operators."""
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import ebbtide
 import ebbtide._torch as _torch
+from tests.device import lagging
 from tests.training.cases_device_memory import (
     NUMBERS,
     away,
     held_for_a_while,
     is_all,
-    native,
     numbers,
     session,
     streams_of_copies,
 )
 from tests.training.device_jobs import DEVICE, KEPT
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.in_child(ONE_THREAD, lagging.load)
 
-def code_without_operators() -> None:
+
+def test_code_without_operators() -> None:
     """What is away comes back, and stays until the step ends. What is written is not lost."""
     with ebbtide.Session("1GiB", policy="demand", **KEPT) as opened:
         with opened.step():
             tensor, other = away(3), away(4)
-            assert is_all(native.over(tensor) + 1, 4)
-            native.fill(other, 0)
+            assert is_all(lagging.load().over(tensor) + 1, 4)
+            lagging.load().fill(other, 0)
             assert _torch.is_resident(tensor)
             assert _torch.is_resident(other)
             assert _torch.evict([tensor, other]) == 0
@@ -38,14 +42,14 @@ def code_without_operators() -> None:
             assert _torch.evict([tensor]) > 0
             assert _torch.counters()["tier_written_bytes"][0] == written  # it was clean
             assert is_all(tensor, 3)
-            assert native.first_byte(tensor) == 0
-            native.fill(tensor, 0)
+            assert lagging.load().first_byte(tensor) == 0
+            lagging.load().fill(tensor, 0)
         with opened.step():
             assert _torch.evict([tensor]) > 0
             assert is_all(tensor, 0)
 
 
-def storages_are_compared() -> None:
+def test_storages_are_compared() -> None:
     """PyTorch asks whose memory it is, by address, without an operator: nobody needs the contents for that."""
     with session():
         tensor, other = away(3), away(3)
@@ -54,17 +58,17 @@ def storages_are_compared() -> None:
         assert not _torch.is_resident(tensor)
 
 
-def memory_of_somebody_else() -> None:
+def test_memory_of_somebody_else() -> None:
     with session():
         base = numbers(3)
-        over = native.over(base)
+        over = lagging.load().over(base)
         assert is_all(over + 1, 4)
         assert _torch.evict([over]) == 0
         over.fill_(5)
         assert is_all(base, 5)
 
 
-def on_its_way_back() -> None:
+def test_on_its_way_back() -> None:
     """What writes to it waits for the copy, which would write over that."""
     ours, (_, back) = torch.accelerator.current_stream(), streams_of_copies()
     with session():
@@ -73,13 +77,13 @@ def on_its_way_back() -> None:
         with held_for_a_while(back):
             _torch.prefetch([tensor])
             assert _torch.is_resident(tensor)
-            native.fill(tensor, 0)
+            lagging.load().fill(tensor, 0)
             ours.synchronize()
         back.synchronize()
         assert is_all(tensor, 0)
 
 
-def made_anew_on_another_stream() -> None:
+def test_made_anew_on_another_stream() -> None:
     """It is made on its own stream, and the one that writes to it waits."""
     first, second = (torch.Stream(device=DEVICE) for _ in range(2))
     with session(remake="1"):
@@ -91,32 +95,32 @@ def made_anew_on_another_stream() -> None:
         assert _torch.evict([made]) > 0
         with held_for_a_while(first):
             with second:
-                native.fill(made, 0)
+                lagging.load().fill(made, 0)
             second.synchronize()
         first.synchronize()
         assert is_all(made, 0)
         assert _torch.counters()["made_anew_bytes"] > 0
 
 
-def told_to_two_threads_at_once() -> None:
+def test_told_to_two_threads_at_once() -> None:
     """PyTorch then forgets to tell us, until the tensor leaves or returns."""
     with session():
         tensor = away(3)
         assert is_all(tensor, 3)
-        native.forget_call(tensor)
+        lagging.load().forget_call(tensor)
         assert _torch.evict([tensor]) > 0
         assert is_all(tensor, 3)
-        native.fill(tensor, 0)
+        lagging.load().fill(tensor, 0)
         _torch.evict([tensor])
         assert is_all(tensor, 0)
 
 
-def in_a_hook_of_an_operator() -> None:
+def test_in_a_hook_of_an_operator() -> None:
     """The operator was looked at, the hook's code was not: it may keep the address until the step ends."""
     views: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        views.append(native.over(tensor))
+        views.append(lagging.load().over(tensor))
         return views[-1]
 
     with session():
@@ -131,14 +135,15 @@ def in_a_hook_of_an_operator() -> None:
         assert is_all(tensor.grad, 6)
 
 
-def in_an_operator_of_others(remake: str) -> None:
+@pytest.mark.parametrize("remake", ["0", "1", "check"])
+def test_in_an_operator_of_others(remake: str) -> None:
     """It makes something of its argument, and then writes to that: what it made is not made anew from it."""
     library = torch.library.Library("others", "DEF")
     library.define("double_and_clear(Tensor x) -> Tensor")
 
     def double_and_clear(tensor: Tensor) -> Tensor:
         made = tensor * 2.0
-        native.fill(tensor, 0)
+        lagging.load().fill(tensor, 0)
         return made
 
     library.impl("double_and_clear", double_and_clear, "PrivateUse1")
@@ -151,7 +156,7 @@ def in_an_operator_of_others(remake: str) -> None:
         assert is_all(tensor, 0)
 
 
-def cloned_lazily() -> None:
+def test_cloned_lazily() -> None:
     """PyTorch notices writes to such a clone in the same way, in a session and after it."""
     for ends_before in (False, True):
         for which in range(3):
@@ -165,7 +170,7 @@ def cloned_lazily() -> None:
                 opened.__exit__(None, None, None)
             clone, filled = torch._lazy_clone(tensor), torch._lazy_clone(tensor)
             assert ends_before or _torch.evict([tensor]) == 0
-            native.fill(filled, 0)
+            lagging.load().fill(filled, 0)
             tensor.add_(1)
             if not ends_before:
                 _torch.evict([clone, filled, tensor])

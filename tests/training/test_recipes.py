@@ -1,4 +1,4 @@
-"""What has a recipe, and where it is not carried out: operators that are added, hooks, forks and parallel regions."""
+"""What has a recipe is made anew whatever else the script does meanwhile."""
 
 import ctypes
 import os
@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 import ebbtide
 from ebbtide import _torch
+from tests.helpers import child
 from tests.training.looks_at_what_is_made_anew import made_of_two, recipes
-from tests.training.making_anew import WHOLE, by_numpy
+from tests.training.test_making_anew import WHOLE, by_numpy
+
+pytestmark = pytest.mark.in_child({"EBBTIDE_POLICY": "demand"})
 
 
 def made_by_added_operators() -> dict[str, bool]:
@@ -52,9 +56,9 @@ def made_by_added_operators() -> dict[str, bool]:
     return {**found, "same": same}
 
 
-def saved_by_hooks(what: str) -> tuple[bool, bool]:
-    """Hooks for what backward needs allocate or write memory by NumPy, within the operators that they are called in.
-    Tell whether all bits are as plainly, and whether something moved."""
+@pytest.mark.parametrize("what", ["copied", "rounded"])
+def test_what_hooks_do_within_an_operator_is_not_made_by_it(what: str) -> None:
+    """They are for what backward needs, and allocate or write memory by NumPy."""
 
     def copied(t: Tensor) -> Tensor:
         kept = torch.empty(t.shape)
@@ -82,12 +86,12 @@ def saved_by_hooks(what: str) -> tuple[bool, bool]:
 
     plain = run()
     with ebbtide.Session(fast="1GiB"), recipes(1):
-        same = run() == plain
-        return same, sum(_torch.counters()["evicted_bytes"]) > 0
+        assert run() == plain
+        assert sum(_torch.counters()["evicted_bytes"]) > 0
 
 
-def forks_with_the_last_owner() -> bool:
-    """Fork where a recipe alone owns what it reads, whose storage has a Python object. Tell whether bits are right."""
+def test_a_fork_does_not_wait_for_pythons_lock() -> None:
+    """A recipe alone owns what it reads, whose storage has a Python object."""
     one, other, _ = made_of_two(WHOLE)
     plain = one * other
     with ebbtide.Session(fast="1GiB"), recipes(0):
@@ -99,12 +103,12 @@ def forks_with_the_last_owner() -> bool:
         assert not _torch.is_resident(made)
         if (child := os.fork()) == 0:
             os._exit(0)
-        return os.waitpid(child, 0)[1] == 0 and torch.equal(made, plain)
+        assert os.waitpid(child, 0)[1] == 0
+        assert torch.equal(made, plain)
 
 
-def within_a_parallel_region() -> tuple[bool, int]:
-    """Make something anew within a region of OpenMP whose operators run on a thread each, and make something there.
-    Tell whether the first has its bits, and how many recipes came."""
+def test_operators_of_a_parallel_region_are_no_others_outside_of_it() -> None:
+    """Each operator of a region of OpenMP runs on a thread of its own."""
     torch.set_num_threads(2)
     norm = nn.BatchNorm2d(64).to(memory_format=torch.channels_last)
     pictures = torch.randn(16, 64, 31, 31).to(memory_format=torch.channels_last)
@@ -125,7 +129,8 @@ def within_a_parallel_region() -> tuple[bool, int]:
         _torch.evict(made)
         assert not _torch.is_resident(made[0])
         ctypes.CDLL(None).GOMP_parallel(region, None, 2, 0)
-        return torch.equal(found[0], plain), kept[0]
+        assert torch.equal(found[0], plain)
+        assert kept[0] == 0
 
 
 def kept_in(call: Callable[[], Tensor]) -> float:
@@ -157,9 +162,8 @@ def at_the_same_time(call: Callable[[], Tensor], other: Callable[[], object], af
     return made, before < times[0] and times[1] < after
 
 
-def called_before_a_change() -> tuple[int, bool]:
-    """Another thread changes settings, also to what they were, while operators run. Return how many changes were within
-    an operator, and whether all results had the same bits when they were needed again."""
+def test_what_was_called_before_a_setting_changed_is_not_made_anew_after_it() -> None:
+    """Another thread changes settings, also to what they were, while operators run."""
     source = torch.rand(2**25)
     expected, count, same = nn.functional.silu(source), 0, True
     with ebbtide.Session(fast="2GiB"), recipes(1):
@@ -173,12 +177,13 @@ def called_before_a_change() -> tuple[int, bool]:
             _torch.evict([made])
             assert not _torch.is_resident(made)
             same = same and torch.equal(made, expected)
-    return count, same
+    assert count > 0
+    assert same
 
 
-def given_away_meanwhile(path: Path) -> tuple[int, bool]:
-    """Another thread gets an operand's memory as an array while the operator runs, and reads a file into it afterwards.
-    Return how many arrays were made within an operator, and whether all of the file was read each time."""
+def test_memory_that_another_thread_gets_while_an_operator_reads_it_stays_writable(tmp_path: Path) -> None:
+    """It gets an operand's memory as an array, and reads a file into it afterwards."""
+    path = tmp_path / "data"
     source, arrays = torch.rand(2**25), list[Any]()
     path.write_bytes(bytes(source.nbytes))
     count, whole = 0, True
@@ -197,12 +202,12 @@ def given_away_meanwhile(path: Path) -> tuple[int, bool]:
             with path.open("rb", buffering=0) as file:
                 whole = whole and file.readinto(arrays.pop()) == source.nbytes
             del made
-    return count, whole
+    assert count > 0
+    assert whole
 
 
-def warned_of_once() -> tuple[bool, float]:
-    """An operator warns, which the script ignores there and makes an error elsewhere. Tell whether its result was made
-    anew, and return an element of it."""
+def test_what_an_operator_warned_of_is_not_said_again_where_it_makes_contents_anew() -> None:
+    """The script ignores the warning there and makes it an error elsewhere."""
     warnings.simplefilter("error")
     with ebbtide.Session(fast="1GiB"), recipes(0):
         with warnings.catch_warnings():
@@ -211,12 +216,12 @@ def warned_of_once() -> tuple[bool, float]:
         before = _torch.counters()["made_anew_bytes"]
         _torch.evict([made])
         found = float(made.nan_to_num(3)[5, 5])
-    return _torch.counters()["made_anew_bytes"] > before, found
+    assert _torch.counters()["made_anew_bytes"] > before
+    assert found == 3
 
 
-def fork_after_another_handler() -> int:
-    """A C library takes the handler of faults away while something is to be made anew. Return the status of a child
-    that is forked then, and reads it."""
+def test_a_fork_makes_what_is_away_though_another_library_has_taken_the_handler_of_faults() -> None:
+    """A C library takes it while something is to be made anew."""
     with ebbtide.Session(fast="1GiB"), recipes(0):
         _, _, made = made_of_two(WHOLE)
         expected = made[5, 5].item()
@@ -226,12 +231,11 @@ def fork_after_another_handler() -> int:
         child = os.fork()
         if child == 0:
             os._exit(made[5, 5].item() != expected)
-        return os.waitpid(child, 0)[1]
+        assert os.waitpid(child, 0)[1] == 0
 
 
-def a_setting_changes_in_a_child() -> bool:
-    """A recipe reads a parameter, and nothing is away. Tell whether a forked child that changes a setting, as every
-    worker of a DataLoader does, is refused that parameter's bytes still."""
+def test_a_child_that_changes_a_setting_is_refused_training_state_still() -> None:
+    """As every worker of a DataLoader changes one. A recipe reads a parameter, and nothing is away."""
     net = nn.Linear(WHOLE, WHOLE, bias=False)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with ebbtide.Session(fast="1GiB") as session:
@@ -249,4 +253,14 @@ def a_setting_changes_in_a_child() -> bool:
                 os._exit(0 if net.weight[5, 5].item() == 0 else 1)
             status = os.waitpid(child, 0)[1]
             assert made[5, 5] == net.weight[5, 5] * 2
-    return os.WIFSIGNALED(status)
+    assert os.WIFSIGNALED(status)
+
+
+@pytest.mark.here
+def test_an_operator_that_is_added_makes_contents_anew_unless_it_is_python_or_changes_something() -> None:
+    added = "+mkldnn::_linear_pointwise,+mine::in_python,+mine::typed,+aten::index_add_"
+    demand = {"EBBTIDE_POLICY": "demand"}
+    as_it_is = child.run(made_by_added_operators, env=demand)
+    assert as_it_is == {"C++": False, "Python": False, "typed": False, "in place": False, "same": True}
+    found = child.run(made_by_added_operators, env=demand | {"EBBTIDE_REMAKE": added})
+    assert found == {"C++": True, "Python": False, "typed": False, "in place": False, "same": True}

@@ -1,4 +1,4 @@
-"""What test_deferred.py runs in child processes: updates that become deferred in mid-training, and perhaps no more."""
+"""The order of updates that a session chooses by itself."""
 
 import ctypes
 import threading
@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 from torch import Tensor
 
 import ebbtide
@@ -15,13 +16,16 @@ from ebbtide.update_order.deferred import Deferred
 from tests.training.cases_deferred import session
 from tests.training.cases_in_backward import Training, adamw, plain_step, train
 
+QUIET = {"EBBTIDE_PROGRESS": "off"}
+pytestmark = pytest.mark.in_child(QUIET)
+
 
 def moved(opened: ebbtide.Session) -> int:
     """Bytes that came back in the last half of the steps."""
     return sum(step.fetched_bytes.total for step in opened.report().steps[-20:])
 
 
-def looked_at_by_what_was_taken_before() -> None:
+def test_looked_at_by_what_was_taken_before() -> None:
     """A function that the script took while its own order held shows what is deferred later."""
     automatic._LEAST_STALL, automatic._LEAST_GAIN, automatic._STEPS = -1.0, -1e9, 2
     looks: list[list[bytes]] = []
@@ -41,7 +45,8 @@ def looked_at_by_what_was_taken_before() -> None:
     assert looks[0] == looks[1]
 
 
-def other_threads_step(faster: bool) -> None:
+@pytest.mark.parametrize("faster", [True, False])
+def test_threads_that_step_while_the_order_changes_lose_no_update(faster: bool) -> None:
     """They train while updates become deferred, and while they are no more."""
     automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
     plain = steps_of(Training(adamw))
@@ -60,7 +65,7 @@ def steps_of(training: Training) -> dict[str, bytes]:
     return training.bits()
 
 
-def a_thread_notes_while_the_session_ends() -> None:
+def test_a_thread_notes_while_the_session_ends() -> None:
     """What it notes is carried out with the rest."""
     note, is_noting = Deferred._defer, threading.Event()
 
@@ -83,8 +88,9 @@ def a_thread_notes_while_the_session_ends() -> None:
     assert moved(opened) > 0
 
 
-def automatically(faster: bool) -> tuple[ebbtide.RunReport, list[str]]:
-    """Deferred updates are tried in mid-training, and found ``faster`` or not: the report, and what was said."""
+@pytest.mark.parametrize("faster", [True, False])
+def test_what_is_tried_in_mid_training_ends_with_the_same_bits(faster: bool) -> None:
+    """Deferred updates are tried, and found ``faster`` or not."""
     said: list[str] = []
     automatic._LEAST_STALL, automatic._LEAST_GAIN = -1.0, -1e9 if faster else 1e9
     steps = 40
@@ -93,4 +99,11 @@ def automatically(faster: bool) -> tuple[ebbtide.RunReport, list[str]]:
         ours._engine._updates._say = said.append  # type: ignore[union-attr]
         bits = train(plain_step, adamw, steps).bits()
     assert bits == plain
-    return ours.report(), said
+    report = ours.report()
+    assert [text.split(":")[0] for text in said] == [
+        "updates are deferred from here, to see whether steps are faster",
+        f"updates {'stay deferred' if faster else 'are made in the script' + chr(39) + 's order again'}",
+    ]
+    assert bool(report.updates) == faster
+    assert sum(step.fetched_bytes.total for step in report.steps[-4:]) > 0
+    assert str(report.steps[-1].mode) == "planned"
