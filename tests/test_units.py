@@ -1,5 +1,6 @@
 """Sizes, budgets and times: what is read, what is refused, and that what is printed can be read again."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from ebbtide.units import (
         ("8GiB", 8_589_934_592),
         (" 2TB ", 2_000_000_000_000),
         ("1T", 1_099_511_627_776),
+        (np.int64(8_589_934_592), 8_589_934_592),
     ],
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text: str | int, nbytes: int) -> None:

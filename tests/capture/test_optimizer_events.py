@@ -117,6 +117,16 @@ def test_the_last_one_leaves_pytorch_as_it_was(heard: list[str]) -> None:
     assert heard == ["steps built"]
 
 
+def test_what_pytorch_puts_back_itself_hears_on(listeners: dict[Place, Listener], heard: list[str]) -> None:
+    """Its compiler puts itself in front of the engine, and then puts one name back by another."""
+    if not hasattr(torch.compiler, "_patch_engine_backward"):
+        pytest.skip("this version's compiler does not")
+    with torch.compiler._patch_engine_backward():
+        pass
+    torch.nn.Parameter(torch.ones(2)).sum().backward()
+    assert [word for word in heard if word.startswith("watch")] == ["watch trains 1", "watch ran"]
+
+
 def test_what_another_library_wraps_meanwhile_stays_and_works(
     heard: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_limits_of_the_process_stop_a_run_and_say_which_option_lifts_them(machin
     assert "ulimit -v unlimited" in finding.cure
     assert "ulimit -f unlimited" in finding.cure
     assert memory.resource_limits(machine.view()).level is Level.OK
+    assert memory.resource_limits(machine.view(soft_limits={"RLIMIT_FSIZE": GIB})).level is Level.HINT
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from ebbtide.host.place import Place, place
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 
+MPIRUN, SRUN = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
@@ -14,12 +16,20 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
         (TORCHRUN, Place(5, 8, 1, 4)),
         (TORCHRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "16"}, Place(5, 8, 1, 4)),
         ({"RANK": "3", "WORLD_SIZE": "4"}, Place(3, 4, 0, 1)),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(local_size=2)),
+        (MPIRUN, Place(local_size=2)),
         ({"MPI_LOCALNRANKS": "2"}, Place(local_size=2)),
         ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_SIZE": "2"}, Place(1, 2, 1, 2)),  # DeepSpeed's
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, Place(local_size=4)),
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, Place()),  # which node this is is not said
         ({"SLURM_NTASKS_PER_NODE": "4"}, Place()),  # a batch script's, too
+        (
+            {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+            Place(3, 4, 1, 2),
+        ),
+        ({"MPI_LOCALNRANKS": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}, Place(1, 2, 1, 2)),
+        (SRUN | {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}, Place(5, 8, 1, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Place()),  # a batch script's
+        (SRUN | {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "4"}, Place(local_size=4)),
         ({"WORLD_SIZE": "4"}, Place()),  # no rank: nobody launched this
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "many"}, Place(5, 8, 1, 1)),
     ],

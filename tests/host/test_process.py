@@ -136,6 +136,17 @@ def test_a_group_outside_the_namespace_leads_nowhere_else(tmp_path: Path) -> Non
     assert process.memory_limit(proc).nbytes == 4 * GIB
 
 
+@pytest.mark.parametrize(("swap_max", "swaps"), [("0", False), ("max", True), ("4096", True), (None, True)])
+def test_a_group_may_forbid_what_the_machine_allows(tmp_path: Path, swap_max: str | None, swaps: bool) -> None:
+    mount = f"30 1 0:26 / {tmp_path}/cg rw - cgroup2 cgroup rw"
+    files = {"cg/a/b/memory.swap.max": "max\n"} | ({"cg/a/memory.swap.max": swap_max} if swap_max else {})
+    proc = layout(tmp_path, "0::/a/b\n", [mount], files)
+    (proc / "meminfo").write_text("SwapTotal: 1048576 kB\n")
+    assert process.may_swap(proc) is swaps
+    (proc / "meminfo").write_text("SwapTotal: 0 kB\n")
+    assert not process.may_swap(proc)
+
+
 def test_the_real_files_are_understood() -> None:
     assert process.memory_limit().nbytes > 64 * MIB
 

@@ -211,6 +211,8 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         "plain PyTorch takes at least 4.26 GiB; a step takes about 1.2 times as long; "
         "20.0 MiB written a step, 906 GB a day"
     )
+    slower = replace(REPORT, steps=(STEP, replace(STEP, between_s=2.0), replace(STEP, between_s=2.0)))
+    assert "20.0 MiB written a step, 453 GB a day" in render_headline(slower)  # batches take as long as steps
     assert "1 recorded, 1 demand; median 2.00 s (of 1 demand step); policy demand" in text
     assert "0.98 GiB of 1.00 GiB" in text
     assert "690 MiB, mean 600 MiB; last budget 700 MiB; without a budget 4.00 GiB" in text

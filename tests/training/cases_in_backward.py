@@ -255,6 +255,19 @@ def autocast_around_all_but_step() -> None:
     early(step)
 
 
+def autocast_without_a_context() -> None:
+    """Its cache of casts outlives the pass: a context that ends would clear it, and the next step casts anew."""
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        torch.set_autocast_enabled("cpu", True)
+        (loss_of(net, number) + loss_of(net, number + 50)).backward()
+        torch.set_autocast_enabled("cpu", False)
+        optimizer.step()
+
+    early(step)
+
+
 def compiled_after_step() -> None:
     """A compiler describes gradients of the parameters that it sees, and reads none."""
     compiled: dict[int, Callable[[Tensor], Tensor]] = {}

@@ -120,6 +120,7 @@ def test_a_forward_pass_that_is_made_again_in_the_backward_pass(use_reentrant: b
     "name",
     [
         cases.autocast_around_all_but_step,
+        cases.autocast_without_a_context,
         cases.compiled_after_step,
         cases.gradients_of_inputs,
         cases.a_batch_that_is_skipped,

@@ -1,20 +1,26 @@
 """``ebbtide verify``: it finds what differs, where it begins, and does not call proven what nothing has shown."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
+import ebbtide
 from ebbtide.cli import cli
 from ebbtide.errors import FileFormatError, SettingError, SpillError
 from ebbtide.ir.run_report import FORMAT, VERSION, RunReport, Stall, StepMode, StepReport, Traffic
@@ -25,7 +31,7 @@ from ebbtide.verify.record import Ending, Loss, Record, Recorder, State, read_re
 from ebbtide.verify.runs import Run, bounded_environment, plain_environment
 from ebbtide.verify.text import render, to_json
 from ebbtide.verify.verdict import judge_bounded, judge_plain
-from ebbtide.verify.watch import Watch, state_digests
+from ebbtide.verify.watch import Watch, digest_of, state_digests
 from tests.helpers.command import EBBTIDE, run
 from tests.helpers.training_script import training_script
 
@@ -142,6 +148,94 @@ def test_frozen_weights_are_parameters() -> None:
     optimizer.step()
     assert watch.largest_bytes["parameter"] == base.weight.nbytes
     assert watch.largest_bytes["gradient"] == beside.weight.nbytes
+
+
+@dataclass
+class Unhashable(nn.Linear):
+    width: int
+
+    def __post_init__(self) -> None:
+        super().__init__(self.width, self.width)
+
+
+@pytest.mark.in_child
+def test_what_a_script_may_do_is_watched_and_left_alone() -> None:
+    """Each of these raised out of a plain run. A function mode of the script's hears of no look."""
+
+    class Counted(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += 1
+            return function(*args, **(kwargs or {}))
+
+    watch, path, _folder = watched(None)
+    with Counted() as mode:
+        net = nn.ModuleList([Unhashable(4), nn.Embedding(5, 4, sparse=True)])
+        parameters = [net[0].weight, net[0].bias, net[1].weight]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        product = net[0](net[1](torch.tensor([1, 2]))).square().sum()
+        torch.autograd.backward(torch.autograd.graph.get_gradient_edge(product), torch.ones(()))
+        before = mode.calls
+        optimizer.step()
+        stepped = mode.calls - before
+        nn.Parameter(TwoTensor(torch.ones(2), torch.ones(2))).sum().backward()  # the loss is of its class
+        net[0](torch.ones(2, 4)).sum().backward()
+        before = mode.calls
+        optimizer.step()
+        assert mode.calls - before == stepped
+    with FakeTensorMode():
+        fake = nn.Linear(4, 4)
+        fake(torch.ones(2, 4)).sum().backward()
+    dry = nn.Linear(4, 4, device="meta")
+    on_meta = torch.optim.SGD(dry.parameters(), lr=0.1)
+    dry(torch.ones(2, 4, device="meta")).sum().backward()
+    on_meta.step()
+    record = read_record(path)
+    assert len(record.losses) == 4
+    assert watch.largest_bytes["parameter"] == 5 * 4 * 4
+    digests = record.states[2].digests
+    assert "optimizer state momentum_buffer of 1.weight (SGD)" in digests
+    assert "parameter 0.weight" in digests
+
+
+@pytest.mark.in_child
+def test_what_is_garbage_is_not_compared() -> None:
+    """An earlier fold's net, in a circle with what trained it, is there until the collector comes."""
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.net = nn.Linear(4, 4)
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            self.itself = self
+
+        def step(self) -> None:
+            self.net(torch.ones(2, 4)).sum().backward()
+            self.optimizer.step()
+
+    gc.disable()
+    _watch, path, _folder = watched(None)
+    for _ in range(3):
+        trainer = Trainer()
+        trainer.step()
+        trainer.step()
+    names = {name for state in read_record(path).states.values() for name in state.digests}
+    assert {name for name in names if name.startswith("parameter")} == {"parameter weight", "parameter bias"}
+
+
+@pytest.mark.in_child({"EBBTIDE_MIN_STORAGE": "4096"})
+def test_a_digest_of_a_tensor_larger_than_the_budget_is_taken_in_parts() -> None:
+    with ebbtide.Session(arena_bytes="16MiB", piece_bytes="2MiB", progress="off", policy="demand") as session:
+        with session.step():
+            table = torch.zeros(10_000_000)
+        digest = digest_of(table)
+        assert digest_of(table.view(5, -1)) != digest  # the shape counts
+        with session.step():
+            table[9_999_999] += 1
+        assert digest_of(table) != digest
+    report = session.report()
+    assert not report.budget_violated
+    assert report.steps[0].evicted_bytes.total > 20 << 20
 
 
 @pytest.mark.in_child
@@ -402,6 +496,17 @@ def test_a_run_writes_into_a_copy_and_touches_nothing_of_the_original(tmp_path: 
     assert (data / "text").read_text() == (again.working / "outside/text").read_text() == "data"
     assert (folder.working / "env").readlink() == project / "env"
     assert (folder.working / ".git/config").read_text() == "git"
+
+
+def test_files_in_the_original_are_named_in_the_copy_and_others_where_they_are(tmp_path: Path) -> None:
+    project, data = tmp_path / "project", tmp_path / "data"
+    for directory in (project, data):
+        directory.mkdir()
+    (project / "train.py").touch()
+    words = [f"{project}/train.py", "--data=../data", "../data", "--log=new", "train.py", "/", "x/../train.py"]
+    folder = make_folder(words, project, tmp_path / "runs", "one")
+    copy = str(folder.working / "train.py")
+    assert folder.command == (copy, f"--data={data}", str(data), "--log=new", "train.py", "/", "x/../train.py")
 
 
 def test_a_placeholder_names_each_runs_own_directory_and_nothing_is_copied(tmp_path: Path) -> None:
