@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -346,6 +347,25 @@ def test_a_quick_probe_measures_once(disk: Path, cache: Path, monkeypatch: pytes
     again = probe_quick([disk], say=said.append)
     assert len(said) == 1
     assert (again.name, again.links, again.groups) == (first.name, first.links, first.groups)
+
+
+def test_of_processes_that_start_together_one_measures(
+    disk: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By threads here: each opens the lock for itself. The second one asks while the first one measures."""
+    found: list[Machine] = []
+    second = Thread(target=lambda: found.append(probe_quick([disk])))
+
+    def measures(*_: object) -> Findings:
+        assert not second.ident
+        second.start()
+        second.join(0.2)
+        return FINDINGS
+
+    monkeypatch.setattr(quick, "measure", measures)
+    first = probe_quick([disk])
+    second.join()
+    assert found == [first]
 
 
 def test_machines_that_nobody_would_read_any_more_leave_the_cache(disk: Path, cache: Path) -> None:

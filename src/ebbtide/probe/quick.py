@@ -5,9 +5,10 @@ What computes is measured only for those who ask for it, and joins the same file
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from time import time as now_s
 
@@ -41,14 +42,15 @@ def probe_quick(
     """
     directories = checked_spill_directories(spill_dirs)
     path = cache_file(directories, io_threads)
-    machine = _read(path) if path is not None else None
-    if machine is None:
-        kept = "" if path is None else " (kept for up to a week)"
-        say(f"measuring {', '.join(map(str, directories))} for about 2 s{kept}")
-        findings = measure(directories, effort, io_threads)
-        machine = machine_of(findings)
-        if path is not None:
-            _write(path, machine.to_toml(), DISTURBED_AGE_S if findings.disturbed else MOST_AGE_S)
+    with _one_at_a_time(path):
+        machine = _read(path) if path is not None else None
+        if machine is None:
+            kept = "" if path is None else " (kept for up to a week)"
+            say(f"measuring {', '.join(map(str, directories))} for about 2 s{kept}")
+            findings = measure(directories, effort, io_threads)
+            machine = machine_of(findings)
+            if path is not None:
+                _write(path, machine.to_toml(), DISTURBED_AGE_S if findings.disturbed else MOST_AGE_S)
     if computes and machine.compute.flops_per_s is None:
         from ebbtide.probe.compute import SECONDS, with_compute
 
@@ -79,6 +81,22 @@ def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
     places = "\0".join(f"{directory.resolve()}\0{directory.stat().st_dev}" for directory in directories)
     key = f"{places}\0{io_threads}\0{_EDITION}"
     return Path(base, "ebbtide", f"machine-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.toml")
+
+
+@contextmanager
+def _one_at_a_time(path: Path | None) -> Iterator[None]:
+    """Wait for others who measure: ranks that start together would each find their share of the disk."""
+    folder = -1
+    try:
+        if path is not None:
+            with suppress(OSError):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+                flock(folder, LOCK_EX)
+        yield
+    finally:
+        if folder >= 0:
+            os.close(folder)
 
 
 def _read(path: Path) -> Machine | None:
