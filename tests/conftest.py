@@ -34,7 +34,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("ebbtide", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ebbtide")
 
-AT_EACH_CHANGE = 5
+AT_EACH_CHANGE = 8
 """``make test`` tries one of so many random examples: those that Hypothesis makes first. It also tries one of so many
 cases of a test that is marked ``alike``, always the same ones. ``make nightly`` tries all."""
 

@@ -188,6 +188,8 @@ class Arena {
   void check_invariants();  // throws std::logic_error naming the one that is broken
 
  private:
+  static constexpr std::uint64_t kReadPastAnEnd = 256;  // bytes, at most
+  bool reads_past_an_end(const void* address);
   BlockId find(const void* p) const { return memory_.owner(p); }
   BlockId find_live(const void* p) const;
 
@@ -237,7 +239,7 @@ class Arena {
   // fork.cpp
   void inherit(bool inherited);
   const char* bring_to_child(BlockId id, const void* address);
-  bool on_fault_in_child(const void* address);
+  bool on_fault_in_child(const void* address, bool write);
   int fetch_in_child(const void* address, std::uint64_t nbytes = 0);
 
   // counters.cpp

@@ -22,6 +22,7 @@ class FastMemory {
   Region& small() { return small_; }
 
   bool contains(const void* p) const { return owning(p) != nullptr; }
+  bool let_read(const void* p) { return const_cast<Region*>(owning(p))->let_read(p); }
   BlockId owner(const void* p) const {
     const Region* r = owning(p);
     return r != nullptr ? r->owner(p) : kNoBlock;

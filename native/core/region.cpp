@@ -204,6 +204,11 @@ void Region::make_writable(Run run) {
   mark_read_only(run, false);
 }
 
+bool Region::let_read(const void* p) {
+  auto page = reinterpret_cast<std::uintptr_t>(p) / kSmallPage * kSmallPage;
+  return protect(reinterpret_cast<void*>(page), kSmallPage, PROT_READ);
+}
+
 bool Region::is_read_only(Run run) const { return (mark(run.first) & kReadOnly) != 0; }
 
 void Region::begin_fill(Run run) {

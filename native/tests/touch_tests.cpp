@@ -230,3 +230,26 @@ TEST(objects_that_go_with_their_thread_may_run_operators) {
   arena.begin_step(false);  // nobody is in an operator
   arena.end_step();
 }
+
+TEST(kernels_may_read_a_vector_past_the_end_of_a_storage) {
+  for (std::uint64_t nbytes : {std::uint64_t{64} << 10, 2 * kMiB}) {
+    Arena& arena = make_arena(8 * kMiB);
+    auto read_past = [nbytes](const volatile char* p) { return p[nbytes] + p[nbytes + 63] + p[nbytes + 255]; };
+    char* first = filled_block(arena, nbytes, 1);
+    CHECK(!arena.on_fault(first + nbytes, true));
+    read_past(first);
+    CHECK(arena.evict(first) > 0);
+    read_past(first);  // an evicted page may be there
+    CHECK(filled(first, nbytes, 1));
+    std::vector<char*> others;
+    for (unsigned i = 0; i < 8; ++i) others.push_back(filled_block(arena, nbytes, i));  // who takes that place has it whole
+    for (unsigned i = 0; i < 8; ++i) CHECK(filled(others[i], nbytes, i));
+    CHECK(filled(first, nbytes, 1));
+    read_past(others.back());
+    arena.check_invariants();
+    CHECK(in_child([&] { return read_past(others.back()) == 0; }));
+    for (char* p : others) arena.release(p);
+    arena.release(first);
+    arena.check_invariants();
+  }
+}

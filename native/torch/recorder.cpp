@@ -427,9 +427,12 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   entered->exit();
 }
 
-// TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused.
-std::unique_ptr<at::ObserverContext> begin_script(const at::RecordFunction&) {
-  if (anything_deferred() && !off_the_record) look_at_all();
+// TorchScript reads tensors without an operator, in lists that it makes of them and in code that it has fused. Its own backward
+// pass reads what it is called with.
+std::unique_ptr<at::ObserverContext> begin_script(const at::RecordFunction& function) {
+  if (!anything_deferred() || off_the_record) return nullptr;
+  bool has_module = std::ranges::any_of(function.inputs(), [](const c10::IValue& input) { return input.isObject(); });
+  in_backward_pass() && !has_module ? look_at(function.inputs()) : look_at_all();
   return nullptr;
 }
 
@@ -470,7 +473,7 @@ void install_recorder(bool shows_results) {
   auto asked = at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(shows_results);
   callback = at::addGlobalCallback(asked.scopes({at::RecordScope::FUNCTION}));
   at::RecordFunctionCallback before_scripts(begin_script);
-  script_callback = at::addGlobalCallback(before_scripts.scopes({at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  script_callback = at::addGlobalCallback(before_scripts.needsInputs(true).scopes({at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
 void remove_recorder() {
