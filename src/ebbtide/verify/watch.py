@@ -171,8 +171,6 @@ def digest_of(value: object) -> str:
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.nn.parameter import is_lazy
 
-    from ebbtide.capture.storage_parts import storage_parts
-
     if not isinstance(value, torch.Tensor) or is_lazy(value):
         return hashlib.sha256(repr(value).encode()).hexdigest()[: 2 * _DIGEST_BYTES]
     tensor = value.detach()
@@ -182,13 +180,29 @@ def digest_of(value: object) -> str:
         for at in () if tensor.is_meta else range(0, flat.numel(), _AT_ONCE):
             part = flat[at : at + _AT_ONCE].cpu().resolve_conj().resolve_neg()
             digest.update(part.view(torch.uint8).numpy().data)
-    elif any(part.is_meta for part in storage_parts(tensor)) or isinstance(tensor, FakeTensor):
-        pass
-    else:
+    elif parts := _inner_parts(tensor):
+        digest.update("".join(map(digest_of, parts)).encode())
+    elif not isinstance(tensor, FakeTensor):
         stored = io.BytesIO()
         torch.save(tensor, stored)
         digest.update(stored.getvalue())
     return digest.hexdigest()[: 2 * _DIGEST_BYTES]
+
+
+def _inner_parts(tensor: "torch.Tensor") -> "list[torch.Tensor]":
+    """Return the tensors that a sparse tensor or one of another class consists of; none of any other."""
+    import torch
+
+    from ebbtide.capture.storage_parts import storage_parts
+
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    parts = [*storage_parts(tensor)]
+    return [] if parts[0] is tensor else parts
 
 
 def _value_of(root: "torch.Tensor") -> str:
