@@ -72,17 +72,18 @@ def parse_size(text: str | int) -> int:
 
 def parse_fraction(text: str) -> float:
     """Parse a share of the whole: ``parse_fraction("25%") == 0.25``."""
-    fraction = parse_percentage(text)
-    if not 0 < fraction <= 1:
+    match = _PERCENT.fullmatch(text)
+    if match is None or not 0 < (fraction := float(match["number"]) / 100) <= 1:
         raise ValueError(f"{text!r} is not a share of the tensors' memory; accepted: {FRACTIONS_ACCEPTED}")
     return fraction
 
 
 def parse_percentage(text: str) -> float:
     """Parse a percentage, which may be above 100: ``parse_percentage("150%") == 1.5``."""
-    if (match := _PERCENT.fullmatch(text)) is None:
-        raise ValueError(f"{text!r} is not a percentage; accepted: {FRACTIONS_ACCEPTED}")
-    return float(match["number"]) / 100
+    match = _PERCENT.fullmatch(text)
+    if match is None or not (fraction := float(match["number"]) / 100) > 0:
+        raise ValueError(f"{text!r} is not a percentage above 0, such as 25%")
+    return fraction
 
 
 def _is_budget(text: str) -> bool:

@@ -111,7 +111,7 @@ class Run:
     def steps(self, number: int, step: Recording) -> None:
         self.native.step = step
         for _ in range(number):
-            self.planning.ended(step.time_ns / 1e9)
+            self.planning.ended(step.time_ns / 1e9, moved=True)
             self.planning.learn(100 * MIB)
 
     @property
@@ -137,7 +137,7 @@ def test_a_bound_that_a_later_step_beats_is_no_bound(native: Native) -> None:
     run = Run(native)
     run.steps(6, made_step(WARM))
     assert (run.plan.lower_bound_s, run.plan.status) == (0.24, "optimal")
-    run.planning.ended(0.23)
+    run.planning.ended(0.23, moved=True)
     assert (run.plan.lower_bound_s, run.plan.status) == (None, "feasible")
     assert run.plan.predicted_s == 0.24
 

@@ -87,7 +87,7 @@ def after_steps(
     said: list[str] = []
     made = Planning(ask_here(work), disk(), Wanted(**more), warn=said.append, say=say)
     for _ in range(steps):
-        made.ended(1.0)
+        made.ended(1.0, moved=True)
         made.learn(100)
     return made, said
 
@@ -110,6 +110,24 @@ def test_planning_that_is_always_killed_is_given_up(native: Native) -> None:
     assert len(said) == 3
     assert "steps like it run in demand mode" in said[-1]
     assert not made.wants_recordings
+
+
+def test_steps_in_which_nothing_moves_are_recorded_no_more_until_something_does(native: Native) -> None:
+    """In small nets a recording takes as long as the step."""
+    made, _ = after_steps(1, planned)
+    for _ in range(planning._AT_REST):
+        assert made.wants_recordings
+        made.ended(1.0, moved=False)
+        made.learn(100)
+    handed = len(native.handed)
+    assert not made.wants_recordings
+    assert not made.wants_modules
+    made.learn(100)
+    assert len(native.handed) == handed
+    made.ended(1.0, moved=True)
+    assert made.wants_recordings
+    made.learn(100)
+    assert len(native.handed) == handed + 1
 
 
 def test_what_the_recording_took_is_given_back_when_nobody_holds_it(
@@ -285,7 +303,7 @@ def beside(room: bool = True, **more: Any) -> tuple[Planning, Beside, list[str],
 
 def steps(made: Planning, number: int) -> None:
     for _ in range(number):
-        made.ended(1.0)
+        made.ended(1.0, moved=True)
         made.learn(100)
 
 
@@ -327,7 +345,7 @@ def test_of_a_better_plan_that_no_step_was_left_for_nothing_is_reported(
     assert report is not None
     assert report.taken_up_after == 2
     monkeypatch.setattr(native, "followed", lambda: 1)
-    made.ended(1.0)
+    made.ended(1.0, moved=True)
     report = made.report()
     assert report is not None
     assert (report.taken_up_after, report.plans) == (4, 1)

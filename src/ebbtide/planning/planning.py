@@ -41,6 +41,7 @@ _MOST_REFUSALS = 3  # a planner may refuse this often before there is a plan: ea
 _MOST_KILLS = 3  # after so many killed planning processes, a step whose planning was killed is not planned again
 _TO_GAIN = 0.005  # a plan within this share of its bound is good: no faster one is wanted
 _MOST_SHAPES = 64  # so many are known again, the last ones
+_AT_REST = 40  # steps in which nothing moved: no plan would help the next one, and a recording takes time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class Planning:
         self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
         self._has_ended = False
         self._steps = 0
+        self._at_rest = 0  # the last steps in which nothing moved
         self.followed: int | None = None  # the number of the schedule that the last step followed
         self.ever_followed = False
         self.refusal = ""  # the last reason for which a plan was not made, or not used
@@ -153,9 +155,10 @@ class Planning:
             told = self._replaced
         return replace(told, plans=len(self._plans))
 
-    def ended(self, wall_s: float) -> bool:
-        """Note that a step ended after ``wall_s``. Return whether it followed a schedule."""
+    def ended(self, wall_s: float, *, moved: bool) -> bool:
+        """Note that a step ended after ``wall_s``, and whether bytes moved. Return whether it followed a schedule."""
         self._steps += 1
+        self._at_rest = 0 if moved else self._at_rest + 1
         self.followed = _torch.followed()
         self.ever_followed |= self.followed is not None
         if (planned := self._planned()) is not None:
@@ -171,12 +174,14 @@ class Planning:
     @property
     def wants_recordings(self) -> bool:
         """True while another step may be planned or is to be shown."""
-        return self._pending is None and (not self._gave_up or self._wanted.save_timeline is not None)
+        if self._wanted.save_timeline is not None or (self._wanted.saved and not self._plans):
+            return self._pending is None
+        return self._pending is None and not self._gave_up and self._at_rest < _AT_REST
 
     @property
     def wants_modules(self) -> bool:
         """True where a recording is to name modules: of a step like the last one, which followed no schedule."""
-        return self._steps >= _WARM_UP_STEPS and self.followed is None
+        return self.wants_recordings and self._steps >= _WARM_UP_STEPS and self.followed is None
 
     @property
     def _gave_up(self) -> bool:

@@ -96,7 +96,9 @@ class Engine(ABC):
         after = read_now(_torch.end_step(completed=completed))
         if not completed:
             return
-        followed = self._planning is not None and self._planning.ended(seconds(after.wall_ns - before.wall_ns))
+        moved = before.counters["evicted_bytes"] != after.counters["evicted_bytes"]
+        wall_s = seconds(after.wall_ns - before.wall_ns)
+        followed = self._planning is not None and self._planning.ended(wall_s, moved=moved)
         mode = StepMode.PLANNED if followed else StepMode.DEMAND
         between_ns = before.wall_ns - self._ended.wall_ns if self._ended is not None else 0
         self._ended = after
