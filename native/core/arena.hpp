@@ -239,7 +239,7 @@ class Arena {
   // fork.cpp
   void inherit(bool inherited);
   const char* bring_to_child(BlockId id, const void* address);
-  bool on_fault_in_child(const void* address, bool write);
+  bool on_fault_in_child(const void* address);
   int fetch_in_child(const void* address, std::uint64_t nbytes = 0);
 
   // counters.cpp

@@ -133,9 +133,8 @@ const char* Arena::bring_to_child(BlockId id, const void* address) {
   return error == EBADF ? kClosed : kUnreadable;
 }
 
-bool Arena::on_fault_in_child(const void* address, bool write) {
+bool Arena::on_fault_in_child(const void* address) {
   Lock lock(mutex_);
-  if (find(address) == kNoBlock && !write && reads_past_an_end(address)) return true;
   const char* trouble = bring_to_child(find(address), address);
   if (trouble != nullptr) say(trouble);
   return trouble == nullptr;

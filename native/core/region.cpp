@@ -205,6 +205,7 @@ void Region::make_writable(Run run) {
 }
 
 bool Region::let_read(const void* p) {
+  if (mark(static_cast<Slot>(place_of(p))) != 0) return true;  // it has just been taken
   auto page = reinterpret_cast<std::uintptr_t>(p) / kSmallPage * kSmallPage;
   return protect(reinterpret_cast<void*>(page), kSmallPage, PROT_READ);
 }

@@ -88,7 +88,7 @@ class Region {
   bool make_read_only(Run run);  // false: the system refused
   bool is_read_only(Run run) const;  // all of it, or none
   void make_writable(Run run);
-  bool let_read(const void* p);  // zeros, in a vacant place until it is taken; false: the system refused
+  bool let_read(const void* p);  // nobody's place, until it is taken; false: the system refused
 
   // A fetch: pages for these places are found, filled out of sight, and appear read-only all at once, or are cached again.
   void begin_fill(Run run);

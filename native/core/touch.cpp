@@ -81,7 +81,7 @@ void Arena::unreadable(const Block& b, int error) {
 // Runs in the SIGSEGV handler, as if called at the faulting instruction. That instruction held no lock of ours
 // [Note: invariants, I5], and nothing on this path allocates [I6].
 bool Arena::on_fault(const void* address, bool write) {
-  if (in_child_) return on_fault_in_child(address, write);
+  if (in_child_) return on_fault_in_child(address);
   Lock lock(mutex_);
   BlockId id = find(address);
   if (id == kNoBlock || blocks_[id].state == State::Dead) return !write && reads_past_an_end(address);
@@ -129,7 +129,8 @@ bool Arena::on_fault(const void* address, bool write) {
 bool Arena::reads_past_an_end(const void* address) {
   const char* inside = static_cast<const char*>(address) - kReadPastAnEnd;
   if (!contains(inside) || find_live(inside) == kNoBlock) return false;
-  return find(address) != kNoBlock || memory_.let_read(address);  // what is dead leaves in a moment, and then this comes again
+  if (find(address) != kNoBlock) return true;  // what is dead leaves in a moment: it faults again until then
+  return memory_.let_read(address);
 }
 
 }  // namespace ebbtide

@@ -110,6 +110,7 @@ def test_what_ebbtide_does_at_an_operator_counts_as_its_time() -> None:
         (0, "about as fast as plain"),
         (20_000, "about as fast as plain"),
         (100_000, "about 1.1 times"),
+        (10_000_000, "about 1.5 times"),
     ):
         step = replace(STEP, stall_s=Stall(0.0, 0.0, 0.0), operators=operators)  # it takes 2 s
         assert said in render_headline(replace(REPORT, steps=(step,)))

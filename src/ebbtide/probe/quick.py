@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from time import monotonic, sleep
 from time import time as now_s
 
 from ebbtide.errors import FileFormatError
@@ -23,6 +24,7 @@ from ebbtide.whole_file import write_whole
 MOST_AGE_S = 7 * 24 * 3600
 DISTURBED_AGE_S = 3600
 """The life of a machine's file if other programs ran during the measurement."""
+_MOST_WAIT_S = 10.0
 _EDITION = 5
 """The edition of the probe's measurements. It is raised when they change, so that files of older ones are not read."""
 
@@ -85,18 +87,28 @@ def cache_file(directories: Sequence[Path], io_threads: int) -> Path | None:
 
 @contextmanager
 def _one_at_a_time(path: Path | None) -> Iterator[None]:
-    """Wait for others who measure: ranks that start together would each find their share of the disk."""
+    """Wait a while for others who measure: ranks that start together would each find their share of the disk."""
     folder = -1
     try:
         if path is not None:
             with suppress(OSError):
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-                flock(folder, LOCK_EX)
+                _lock(folder)
         yield
     finally:
         if folder >= 0:
             os.close(folder)
+
+
+def _lock(folder: int) -> None:
+    """Lock it, or go on without: whoever holds it may have been suspended."""
+    patience = monotonic() + _MOST_WAIT_S
+    while monotonic() < patience:
+        with suppress(BlockingIOError):
+            flock(folder, LOCK_EX | LOCK_NB)
+            return
+        sleep(0.05)
 
 
 def _read(path: Path) -> Machine | None:

@@ -23,8 +23,9 @@ _FAR_SLOWER = 2
 """Of steps that take more than so many times their forecast, nobody knows whether they are as fast."""
 _SHORT_S = 0.02
 """Of steps that take less, nobody knows how long plain PyTorch's take: Ebbtide's own work counts there."""
-_OPERATOR_S = 2.5e-6
-"""What Ebbtide does at an operator takes so long, as measured on one machine."""
+_OPERATOR_S, _OPERATORS_SHARE = 2.5e-6, 1 / 3
+"""What Ebbtide does at an operator takes so long, as measured on one machine; there, at most such a share of steps of
+the smallest operators."""
 _OWN_BYTES = 40 * MIB
 """Left out for Ebbtide's own memory, which was 9 to 16 MiB in five small trainings."""
 _DAY_S = 24 * 3600
@@ -74,7 +75,8 @@ def times_plain(report: RunReport) -> float | None:
     where they are short."""
     steps = [step for step in report.steps if step.mode is not StepMode.RECORDED]
     wall_s = sum(step.wall_s for step in steps)
-    plain_s = wall_s - sum(step.stall_s.total + step.made_anew_s + _OPERATOR_S * step.operators for step in steps)
+    plain_s = wall_s - sum(step.stall_s.total + step.made_anew_s for step in steps)
+    plain_s -= min(_OPERATOR_S * sum(step.operators for step in steps), _OPERATORS_SHARE * plain_s)
     return wall_s / plain_s if plain_s > 0 and wall_s >= _SHORT_S * len(steps) else None
 
 
