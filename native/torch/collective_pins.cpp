@@ -124,9 +124,9 @@ void enter_collective() {
   are_there = true;
   result_is_seen = watch_results();
   std::lock_guard lock(pins_mutex);
-  in_this_step.insert(in_this_step.end(), pins_here().now.begin(),
-                      pins_here().now.end());  // none, but where another thread's came first
-  pins_here().now.clear();
+  std::vector<Pinned>& now = pins_here().now;
+  in_this_step.insert(in_this_step.end(), now.begin(), now.end());  // none, but where another thread's came first
+  now.clear();
 }
 
 void exit_collective() {

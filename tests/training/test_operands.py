@@ -314,3 +314,23 @@ def test_protection_that_fails_half_way_is_put_right(tmp_path: Path) -> None:
     env = {"LD_PRELOAD": str(shim), "PYTHONPATH": f"{ROOT}:{':'.join(sys.path[1:])}"}
     done = run(sys.executable, "-c", script, env=env, status=0)
     assert done.stdout.strip() == "put right"
+
+
+def test_a_kernel_that_reads_past_the_end_of_a_storage_gets_the_same_bits() -> None:
+    """Fused SGD in bfloat16 reads a vector beyond a momentum whose bytes are a multiple of a page."""
+
+    def trained() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).bfloat16()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9, fused=True)
+        for _ in range(6):
+            optimizer.zero_grad()
+            net(torch.randn(16, 512).bfloat16()).float().square().mean().backward()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in net.parameters()]
+
+    plain = trained()
+    with ebbtide.Session(fast="60%") as session:
+        ours = trained()
+    assert all(map(torch.equal, plain, ours))
+    assert sum(step.fetched_bytes.total for step in session.report().steps) > 0
