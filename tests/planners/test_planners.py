@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, count
 
 import numpy as np
 import pytest
@@ -235,6 +235,16 @@ def test_a_time_limit_gives_the_first_plan_and_says_so() -> None:
     assert found.status is PlanStatus.STOPPED
     require_valid(found, trace, DISK.with_budget(found.budget_bytes), arena_pages)
     assert ebbtide(trace, disk(10**8, 10**8), found.budget_bytes).predicted_ns <= found.predicted_ns
+
+
+def test_a_search_that_seldom_gets_a_cpu_is_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, machine = network(), disk(10**8, 10**8)
+    budget = budget_at(trace, 0.1)
+    undisturbed, hours = ebbtide(trace, machine, budget), count(10**18, 3600 * 10**9)
+    for module in ("rivals", "search.move_search"):
+        monkeypatch.setattr(f"ebbtide.planners.{module}.perf_counter_ns", lambda: next(hours), raising=False)
+    assert ebbtide(trace, machine, budget).stays == undisturbed.stays
+    assert undisturbed.status is not PlanStatus.STOPPED
 
 
 def test_room_is_counted_in_the_pages_of_the_arena() -> None:

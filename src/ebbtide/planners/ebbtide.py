@@ -27,7 +27,7 @@ simulations bounds the search and depends on the step's size alone. So plans are
 strikes.
 """
 
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.base import LARGEST
@@ -49,6 +49,7 @@ from ebbtide.planners.search.timing import with_still
 from ebbtide.simulator import Simulator
 
 TIME_LIMIT_S = 30.0
+"""Of CPU time: beside steps, the planning process gets a CPU for a small part of the time."""
 _WORTH_REMAKING = 1.01
 """Where moving takes so many times the step that has all the memory, or less, nothing is made anew."""
 
@@ -75,7 +76,7 @@ def ebbtide(
     if not reachable_tiers(machine):
         return resident(trace, machine, capacity)
     moving = without_remakes(trace)
-    problem, deadline = problem_of(moving, machine), began + int(time_limit_s * 1e9)
+    problem, deadline = problem_of(moving, machine), process_time_ns() + int(time_limit_s * 1e9)
     bound = lower_bound_ns(moving, machine, capacity)
     like, still, out_of_time = _moved_alone(problem, capacity, bound, deadline, effort)
     best = None if like is None else (like.step_ns, tuple(with_still(machine, still, like.moved)))

@@ -8,7 +8,7 @@ anew are asked about the step with its remakes.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from time import perf_counter_ns
+from time import process_time_ns
 
 from ebbtide.errors import InfeasibleBudgetError, PlanError
 from ebbtide.ir.machine import Machine
@@ -40,7 +40,7 @@ _QUICKEST_WORK, _QUICK_WORK, _SLOW_WORK, _SOLVER_WORK = 6_000, 3_000, 1_500, 100
 
 
 def rival_plans(trace: Trace, machine: Machine, budget_bytes: int, deadline_ns: int) -> Iterator[Plan]:
-    """Yield their plans that keep the budget, until the deadline (of ``perf_counter_ns``)."""
+    """Yield their plans that keep the budget, until the deadline (of ``process_time_ns``)."""
     solvers = [partial(_solver, solver, deadline_ns) for solver in _SOLVERS]
     asked = ((_QUICKEST_WORK, _QUICKEST), (_QUICK_WORK, _QUICK), (_SLOW_WORK, _SLOW), (_SOLVER_WORK, solvers))
     yield from _plans_of(asked, trace, machine, budget_bytes, deadline_ns)
@@ -63,7 +63,7 @@ def _plans_of(
     """Yield the plans of planners that are ``asked`` up to so much work."""
     work, in_place = len(trace.accesses) + len(trace.ticks), uses_in_place(machine)
     for planner in chain.from_iterable(planners for most, planners in asked if in_place or work <= most):
-        if perf_counter_ns() > deadline_ns:
+        if process_time_ns() > deadline_ns:
             return
         try:
             plan = planner(trace, machine, budget_bytes)
@@ -74,5 +74,5 @@ def _plans_of(
 
 
 def _solver(solver: Callable[..., Plan], deadline_ns: int, trace: Trace, machine: Machine, budget_bytes: int) -> Plan:
-    left_s = (deadline_ns - perf_counter_ns()) / 1e9
+    left_s = (deadline_ns - process_time_ns()) / 1e9
     return solver(trace, machine, budget_bytes, time_limit_s=min(TIME_LIMIT_S, max(left_s / 2, 0.1)))
