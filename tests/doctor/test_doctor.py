@@ -12,7 +12,7 @@ from ebbtide.doctor import memory, processors, storage
 from ebbtide.doctor.examine import examine, software
 from ebbtide.doctor.finding import Finding, Level
 from ebbtide.doctor.text import render, runs, to_json
-from ebbtide.doctor.view import TorchFacts, View, outdated, this_machine, try_page_move
+from ebbtide.doctor.view import TorchFacts, View, outdated, this_machine
 from ebbtide.units import GIB, MIB
 
 TORCH = TorchFacts("2.13.0", 2, "")
@@ -349,7 +349,7 @@ def test_the_command_examines_the_real_machine() -> None:
 def test_the_real_trials_answer() -> None:
     view = this_machine()
     assert view.cpus >= 1
-    assert try_page_move() == ""  # or no other test of the arena could pass here
+    assert view.try_page_move() == ""  # or no other test of the arena could pass here
     assert view.read("proc/self/status").startswith("Name:")
     assert view.read("proc/no such file") == ""
     assert view.number("proc/sys/vm/max_map_count") is not None

@@ -4,12 +4,15 @@ Each compares the bits with the same training without a session, and shows that 
 """
 
 import contextlib
+import ctypes
+import errno
 import gc
 import os
 import resource
 import signal
 import socket
 import stat
+import struct
 import tempfile
 import threading
 import time
@@ -318,6 +321,21 @@ class Large(nn.Module):
         for layer in self.layers:
             rows = torch.tanh(layer(rows))
         return rows[:, :64]
+
+
+def test_a_kernel_that_moves_no_pages_is_refused_before_anything_runs() -> None:
+    """A filter refuses mremap (system call 25) with MREMAP_DONTUNMAP (4), as Linux before 5.7 does."""
+    loads = struct.pack("HBBI", 0x20, 0, 0, 0), struct.pack("HBBI", 0x20, 0, 0, 40)
+    jumps = struct.pack("HBBI", 0x15, 0, 3, 25), struct.pack("HBBI", 0x45, 0, 1, 4)
+    ends = struct.pack("HBBI", 6, 0, 0, 0x50000 | errno.EINVAL), struct.pack("HBBI", 6, 0, 0, 0x7FFF0000)
+    code = ctypes.create_string_buffer(b"".join((loads[0], jumps[0], loads[1], jumps[1], *ends)))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 6, ctypes.addressof(code)))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0  # PR_SET_SECCOMP
+    with pytest.raises(PlatformError, match=r"Invalid argument.*Linux 5\.7"):
+        ebbtide.Session(fast="50%").start()
+    assert ebbtide.active() is None
 
 
 @pytest.mark.in_child(PAGES | {"EBBTIDE_ARENA": "12MiB"})

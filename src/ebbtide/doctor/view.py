@@ -3,8 +3,6 @@
 The examinations are pure functions of it, so a test can show them any machine.
 """
 
-import ctypes
-import mmap
 import os
 import resource
 from collections.abc import Callable, Mapping
@@ -12,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.host.kernel_files import text_of
-
-_MREMAP_FLAGS = 1 | 4  # MAYMOVE | DONTUNMAP
-_FAILED = ctypes.c_void_p(-1).value
+from ebbtide.host.page_moves import try_page_move
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +76,6 @@ def this_machine() -> View:
         load_torch=load_torch,
         load_device=load_device,
     )
-
-
-def try_page_move() -> str:
-    """Move a page as the arena does (mremap with MREMAP_DONTUNMAP). Returns the reason of a failure, or ""."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mremap.restype = ctypes.c_void_p
-    libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    pages = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-    moved = libc.mremap(address, mmap.PAGESIZE, mmap.PAGESIZE, _MREMAP_FLAGS, None)
-    if moved == _FAILED:
-        return os.strerror(ctypes.get_errno())
-    libc.munmap(moved, mmap.PAGESIZE)
-    return ""
 
 
 def load_torch() -> TorchFacts:

@@ -11,6 +11,7 @@ from ebbtide.budget import bounds
 from ebbtide.budget.bounds import Bounds
 from ebbtide.errors import PlatformError, SessionError, SettingError, SpillError
 from ebbtide.host import process
+from ebbtide.host.page_moves import try_page_move
 from ebbtide.host.spill import usable_bytes
 from ebbtide.ir import native
 from ebbtide.ir.run_report import TierReport
@@ -41,7 +42,8 @@ def start_arena(run: Run) -> None:
     """Have new storages come from the arena from now on, within its bounds.
 
     Raises SessionError in a forked child of a process that has one, and for other tiers than it has. Raises
-    SettingError for a tier that this machine does not have. Also raises SpillError and PlatformError.
+    SettingError for a tier that this machine does not have. Also raises SpillError, and PlatformError where the kernel
+    lacks what the arena needs.
     """
     global _process, _tiers, _spill
     if _process not in (None, os.getpid()):
@@ -53,6 +55,11 @@ def start_arena(run: Run) -> None:
         )
     if trouble := native.disagreement(_torch):
         raise RuntimeError(trouble)
+    if _process is None and (refusal := try_page_move()):
+        raise PlatformError(
+            f"this kernel refuses to move pages ({refusal}; mremap with MREMAP_DONTUNMAP), by which tensors leave "
+            "memory: use Linux 5.7 or newer, and no sandbox that imitates a kernel (gVisor)"
+        )
     try:
         with process.on_all_cpus():
             _torch.start(_asked(run))
