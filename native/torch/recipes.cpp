@@ -447,6 +447,12 @@ bool give_away(const void* address) {
   return true;
 }
 
+int pin_for_others(const void* address, std::uint64_t nbytes) {
+  int error = the_arena()->pin(address, nbytes);
+  if (error == 0 && !the_arena()->in_child() && any_recipes()) forget_recipes_of(the_arena()->storage_at(address));
+  return error;
+}
+
 void ask_to_make(const void* address, bool to_write) {
   std::uintptr_t request = reinterpret_cast<std::uintptr_t>(address) | (to_write ? kToWrite : 0);
   for (std::atomic<std::uintptr_t>& place : asked) {
