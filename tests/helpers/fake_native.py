@@ -87,6 +87,8 @@ class FakeNative(ModuleType):
         self.calls.append("set_machine")
 
     def set_limits(self, *, arena_bytes: int, process_bytes: int) -> None:
+        if self.calls[-1:] == ["stop"]:
+            return  # the session has ended
         self.calls.append("set_limits")
         self._limit(arena_bytes, process_bytes)
 

@@ -323,6 +323,19 @@ class Large(nn.Module):
         return rows[:, :64]
 
 
+def test_what_was_managed_may_be_in_memory_after_the_session() -> None:
+    ours = begin(BASE)
+    with ebbtide.Session(fast=FAST) as session:
+        train(ours, STEPS, session)
+    moved_bytes(session)
+    train(ours, 2)
+    before = _torch.counters()
+    train(ours, 2)
+    after = _torch.counters()
+    assert (before["evicted_bytes"], before["fetched_bytes"]) == (after["evicted_bytes"], after["fetched_bytes"])
+    assert train_plainly(BASE, STEPS + 4) == Snapshot.of(ours)
+
+
 def test_a_kernel_that_moves_no_pages_is_refused_before_anything_runs() -> None:
     """A filter refuses mremap (system call 25) with MREMAP_DONTUNMAP (4), as Linux before 5.7 does."""
     loads = struct.pack("HBBI", 0x20, 0, 0, 0), struct.pack("HBBI", 0x20, 0, 0, 40)

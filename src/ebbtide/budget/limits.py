@@ -79,6 +79,13 @@ class Limits:
         if worth:
             self._say(f"free memory changed: the limit is now {format_bytes(allowed)}")
 
+    def end(self) -> None:
+        """The session has ended: what it managed may take all that there was for the process."""
+        if self._bounds.there_bytes:
+            with self._lock:
+                self.arena_bytes, self.process_bytes = 0, self._bounds.there_bytes
+                self._tell_native()
+
     def tolerated_bytes(self) -> int:
         """Return the highest peak with which the process counts as within its bound."""
         return self.most_process_bytes + self.most_process_bytes * TOLERANCE_PERCENT // 100

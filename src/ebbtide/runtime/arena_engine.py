@@ -151,6 +151,7 @@ class ArenaEngine(Engine):
         note_lines(False)
         self._kept.release()
         stop_arena()
+        self._limits.end()
 
     def _tell(self, report: RunReport) -> None:
         told = self._limits.refused or self._budget.nothing_managed or self._ranks.heard() is not None

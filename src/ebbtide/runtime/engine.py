@@ -122,7 +122,7 @@ class Engine(ABC):
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End an open step and take the final report. Managed tensors stay valid, under the same budget."""
+        """End an open step and take the final report. Managed tensors stay valid."""
         if self._final is not None or not self._started:
             return
         unsubscribe(self._hooks)
