@@ -102,8 +102,8 @@ bool Arena::on_fault(const void* address, bool write) {
       return true;
     case State::Clean:
     case State::Writing:
-      if (write) room_.spare_areas();  // because it may part an area; the block itself may be evicted for that, and fetched
-      if (write && b.state != State::Absent) moves_.make_dirty(id);
+      if (write) room_.spare_areas();  // because it may part an area; the block itself may leave for that: then it faults again
+      if (write && b.has_pages()) moves_.make_dirty(id);
       return true;
     case State::Untouched:
       touch(id, false, true);

@@ -16,8 +16,7 @@ namespace {
 
 constexpr std::size_t kLeast = 4 * kMiB;  // of pieces
 
-Arena& arena_with_maker(std::uint64_t limit, std::size_t least_piece = 0) {
-  Options options;
+Arena& arena_with_maker(std::uint64_t limit, std::size_t least_piece = 0, Options options = {}) {
   options.least_piece = least_piece;
   start_maker(options);
   Arena& arena = make_arena(limit, options);
@@ -104,6 +103,23 @@ TEST(an_operator_has_what_it_needs_made_on_its_own_thread) {
   }
   CHECK(arena.counters().faults == 0);
   release(arena, s);
+}
+
+TEST(a_write_to_what_has_a_recipe_finds_its_contents_also_where_it_leaves_for_want_of_memory_areas) {
+  Options options;
+  options.most_areas = (memory_areas() + 64) * 4 / 3;  // 64 for the arena, or a quarter of them all
+  Arena& arena = arena_with_maker(0, 0, options);
+  std::vector<char*> all(options.most_areas);
+  for (char*& p : all) p = filled_block(arena, 4096, 3);
+  for (std::size_t i : {2, 4, 6}) arena.release(all[i]);
+  Sum s = make_sum(arena, 4096);
+  CHECK(reinterpret_cast<char*>(s.sum) < all[7]);  // between two that may be written to, so that its leaving makes no area
+  for (std::size_t i = 8; i < all.size(); i += 2) CHECK(arena.guard(all[i]));  // an area each
+  CHECK(arena.state(s.sum) == State::Clean);
+  s.sum[0] += 1;
+  CHECK(maker->handed_over() == 1);  // it had left
+  s.sum[0] -= 1;
+  CHECK(is_right(s));
 }
 
 TEST(a_write_to_what_has_a_recipe_takes_the_recipe_away) {
