@@ -270,6 +270,11 @@ bool forget(const void* address) {
   return forgotten == Forgotten::Whole;
 }
 
+// Whether it is all of its storage. By a raw address, another thread may write to the rest while an operator changes this.
+bool is_all(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
 // Takes the recipe of what lies there, if it has one.
 void take_recipe(const void* address) {
   if (recipe_of(address) == nullptr) return;
@@ -420,7 +425,7 @@ RecipePointer prepare_for(at::ArrayRef<const c10::IValue> arguments, const std::
       if (!is_there || !writes || off_the_record) return;  // what makes contents anew writes to memory that nobody knows
       const void* address = recipe_memory()->storage_at(memory.data());
       free_of_readers(address);
-      if (changed && i == 0) {
+      if (changed && i == 0 && is_all(part)) {
         goes_on = interrupt_recipe(address);
       } else if (goes_on == nullptr || goes_on->address != address) {
         take_recipe(address);

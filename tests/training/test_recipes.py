@@ -266,8 +266,9 @@ def test_an_operator_that_is_added_makes_contents_anew_unless_it_is_python_or_ch
     assert found == {"C++": True, "Python": False, "typed": False, "in place": False, "same": True}
 
 
-def test_what_an_array_writes_beside_an_operator_in_place_is_kept() -> None:
-    """Another thread writes to rows of a storage by NumPy, while an operator changes other rows."""
+@pytest.mark.parametrize("by", ["an array", "an address"])
+def test_what_is_written_beside_an_operator_in_place_is_kept(by: str) -> None:
+    """Another thread writes to rows of a storage without an operator, while an operator changes other rows."""
     rows, count = 2**22, 0
     with ebbtide.Session(fast="1GiB"), recipes(1):
         after_s = kept_in(lambda: torch.full((rows,), 0.5).lgamma_()) / 4
@@ -276,6 +277,9 @@ def test_what_an_array_writes_beside_an_operator_in_place_is_kept() -> None:
                 break
             changed = torch.full((2 * rows,), 0.5)
             write = partial(lambda half: half.numpy().fill(7.0), changed[rows : rows + 1000])
+            if by == "an address":
+                first = changed.untyped_storage().data_ptr() + rows * 4
+                write = partial(ctypes.memmove, first, np.full(1000, 7.0, np.float32).tobytes(), 4000)
             _, within = at_the_same_time(partial(changed[:rows].lgamma_), write, after_s)
             assert _torch.evict([changed]) > 0
             assert changed[rows : rows + 1000].eq(7.0).all(), trial
