@@ -15,11 +15,14 @@ from torch.utils.data import DataLoader, Dataset
 
 import ebbtide
 from ebbtide import _torch
+from ebbtide.doors import foreign_views
 from tests.helpers import child, dlpack_table
+from tests.helpers.small_disk import small_disk
 from tests.helpers.zoo_features import mlp
 from tests.training.same_bits import CASES, Run, Snapshot, begin, train, train_plainly
 
 PAGES = {"EBBTIDE_MIN_STORAGE": "4096"}
+LARGER_THAN_ARENA = {"EBBTIDE_ARENA": "12MiB", "EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand"}
 pytestmark = pytest.mark.in_child
 FAST = "50%"
 NAME = "weight-averaging"
@@ -202,7 +205,7 @@ def test_numbers_in_an_archive_are_read_into_what_leaves_meanwhile() -> None:
             assert sum(_torch.counters()["evicted_bytes"]) > 0
 
 
-@pytest.mark.in_child({"EBBTIDE_ARENA": "12MiB", "EBBTIDE_PIECE": "2MiB", "EBBTIDE_POLICY": "demand"})
+@pytest.mark.in_child(LARGER_THAN_ARENA)
 def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
     with ebbtide.Session(fast="1GiB"):
         table = torch.arange(12 << 20, dtype=torch.float32)  # 48 MiB
@@ -215,6 +218,26 @@ def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
     assert found["part"].untyped_storage().data_ptr() == found["table"].untyped_storage().data_ptr()
     numbers = torch.arange(1 << 20, dtype=torch.float32)
     assert all(torch.equal(part, numbers + (at << 20)) for at, part in enumerate(found["table"].split(1 << 20)))
+
+
+@pytest.mark.here
+def test_a_tensor_larger_than_the_arena_is_not_saved_by_way_of_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 16) as full:
+        child.run(_saved_by_way_of, spill=full, path=tmp_path / "saved.pt", env=LARGER_THAN_ARENA)
+
+
+def _saved_by_way_of(spill: Path, path: Path) -> None:
+    with ebbtide.Session(fast="1GiB"):
+        table = torch.arange(12 << 20, dtype=torch.float32)  # 48 MiB
+        sizes = foreign_views._least_managed, foreign_views._least_in_pieces
+        before = foreign_views._spill
+        foreign_views.sizes(*sizes, spill)
+        with pytest.raises(torch.OutOfMemoryError, match=f"spill directory {spill}, which has no room"):
+            torch.save(table, str(path))
+        foreign_views.sizes(*sizes, before)
+        torch.save(table, str(path))
+        assert sum(_torch.counters()["evicted_bytes"]) > table.nbytes // 2
+    assert torch.load(str(path), mmap=True)[-2:].tolist() == [(12 << 20) - 2.0, (12 << 20) - 1.0]
 
 
 @pytest.mark.here

@@ -30,7 +30,9 @@ import torch
 import ebbtide._torch as _torch
 from ebbtide.doors import safetensors_files, scripted_files
 from ebbtide.host.signal_handlers import came_from_a_handler
+from ebbtide.host.spill import reserve
 from ebbtide.in_front import InFrontOf
+from ebbtide.units import format_bytes, option
 
 _address_of = torch._C.TensorBase.data_ptr  # what it is before a wrapper comes in front
 _guarded = False
@@ -218,7 +220,7 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
     if nbytes < _least_in_pieces or not 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes:
         return _holding(2, write, *args)  # it reads the storage once for its checksum, or not at all
     with tempfile.TemporaryFile(dir=_spill) as file:
-        file.truncate(nbytes)
+        _reserve(file.fileno(), nbytes)
         with mmap.mmap(file.fileno(), nbytes) as copy:
             there, begin = torch.frombuffer(copy, dtype=torch.uint8), storage.data_ptr()  # type: ignore[union-attr]
             try:
@@ -227,6 +229,19 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
                 return write(args[0], args[1], there.untyped_storage(), nbytes)
             finally:
                 del there
+
+
+def _reserve(file: int, nbytes: int) -> None:
+    """Reserve a file's space before it is mapped: where a disk is full, a write to a page of a hole is SIGBUS. Raises
+    OutOfMemoryError."""
+    try:
+        reserve(file, nbytes)
+    except OSError as error:
+        cure = f"free space there or choose another ({option('spill', 'DIR')} or EBBTIDE_SPILL)"
+        raise torch.OutOfMemoryError(
+            f"ebbtide: a tensor of {format_bytes(nbytes)} is written by way of the spill directory {_spill}, which "
+            f"has no room for it ({error.strerror}); {cure}"
+        ) from error
 
 
 def _holding(storage_at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
