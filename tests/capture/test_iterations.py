@@ -174,6 +174,38 @@ def test_a_thread_that_ended_hands_over(program: Program) -> None:
     assert program.step("a") == ["a"]
 
 
+def test_a_training_that_moves_to_other_threads_is_followed(program: Program) -> None:
+    program.build("a", "b")
+    program.step("ab")
+    for _ in range(3):
+        at_once(lambda: program.step("ab"), 1)
+    assert program.step("ab") == ["b"]
+    assert program.ended == ["b"] * 5
+
+
+def test_a_training_on_another_thread_is_followed_once_the_first_ones_optimizers_are_gone(program: Program) -> None:
+    program.build("a")
+    program.step("a")
+    program.build("a")  # in the place of the old one
+    gc.collect()
+    at_once(lambda: program.step("aa"), 1)
+    assert program.ended == ["a"] * 3
+
+
+def test_what_steps_on_another_thread_while_a_step_ends_here_ends_none(program: Program) -> None:
+    program.build("a")
+    program.step("a")
+    ended_there: list[list[str]] = []
+
+    def step_there_once(*_: object) -> None:
+        handle.remove()
+        ended_there.extend(at_once(lambda: program.step("a"), 1))
+
+    handle = program.optimizers["a"].register_step_post_hook(step_there_once)
+    program.step("a")
+    assert ended_there == [[]]
+
+
 class Around(Optimizer):
     """Steps another one within its own step, as sharding and averaging wrappers do."""
 

@@ -6,6 +6,7 @@ Each compares the bits with the same program without a session, and shows that b
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,22 @@ def test_a_session_around_a_training_that_knows_of_none_bounds_it(program: str) 
     assert len(report.steps) == ITERATIONS
     assert report.bounded_as_asked
     assert report.unbounded_peak_bytes > 6 * 256 * 256 * 4 + 6 * 512 * 256 * 4
+    assert sum(step.fetched_bytes.total for step in report.steps) > 0
+
+
+def test_a_training_that_moves_to_a_pools_threads_is_bounded() -> None:
+    """It begins on the main thread, as in a notebook, and goes on where a server's steps run."""
+    plain = trained("one_optimizer")
+    with ebbtide.Session(fast="60%") as session, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        model = network()
+        iteration = one_optimizer(model)
+        iteration()
+        for number in range(ITERATIONS - 1):
+            (one, other)[number % 2].submit(iteration).result()
+        assert digest(list(model.parameters())) == plain
+    report = session.report()
+    assert len(report.steps) == ITERATIONS
+    assert report.bounded_as_asked
     assert sum(step.fetched_bytes.total for step in report.steps) > 0
 
 

@@ -5,9 +5,12 @@ One optimizer may step up to ``MOST`` times for each step of another (the discri
 parameters, each with an optimizer of its own, also make one step of an iteration.
 
 An optimizer is in use from the moment it takes parameters, or from its first step if it was built before anybody
-looked. Three things end that: it is gone; it steps within another's step or on another thread; or another one makes
-more than ``MOST`` steps in one step without it. Then training is in its next phase, or it steps rarely. The first
-optimizer that makes so many steps is followed from then on, with those that stepped meanwhile.
+looked. Three things end that: it is gone; it steps within another's step, or for another training, on another thread;
+or another one makes more than ``MOST`` steps in one step without it. Then training is in its next phase, or it steps
+rarely. The first optimizer that makes so many steps is followed from then on, with those that stepped meanwhile.
+
+A training may move to another thread, or step on any thread of a pool. Its optimizers tell it from another training
+that runs beside it.
 
 A program may train several times and keep what it trained (folds, searches). Optimizers that were met after others had
 stepped, and together make more than ``MOST`` steps without them, are the next trainings'. From then on two steps are
@@ -43,8 +46,8 @@ _Key = tuple[int, int]
 
 
 class Iterations:
-    """Counts optimizers' steps. Those of the first thread that steps an optimizer end steps. Other threads' do so only
-    once it has ended."""
+    """Counts optimizers' steps. Those of the first thread that steps an optimizer end steps. Another thread takes over
+    once that one has ended, or its optimizers are gone, or one of them steps there, while none steps here."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -72,7 +75,7 @@ class Iterations:
         self._forget_groups_without_state(optimizer, key)
         if key not in self._known:
             self._meet(key, in_use, optimizer, met)
-        if not is_outermost() or not self._is_ours():
+        if not is_outermost() or not self._is_ours(key):
             self._in_use.discard(key)
             self._awaited.discard(key)
             return False
@@ -95,8 +98,10 @@ class Iterations:
         self._awaited = set(self._in_use)
         return True
 
-    def _is_ours(self) -> bool:
-        if self._thread is None or not self._thread.is_alive():
+    def _is_ours(self, key: _Key) -> bool:
+        """Tell whether this thread ends steps, or does so from now on."""
+        trains_here = key in self._last or not self._last
+        if self._thread is None or not self._thread.is_alive() or (trains_here and not _is_stepping(self._thread)):
             self._thread = threading.current_thread()
         return self._thread is threading.current_thread()
 
@@ -145,13 +150,18 @@ def is_outermost() -> bool:
     return steps_on_stack() <= 1
 
 
-def steps_on_stack() -> int:
-    """Count the optimizers' steps that run on this thread, one within another, from the call stack.
+def _is_stepping(thread: threading.Thread) -> bool:
+    """Tell whether an optimizer steps on that thread, or its hooks run."""
+    return steps_on_stack(sys._current_frames().get(thread.ident or 0)) > 0
+
+
+def steps_on_stack(frame: FrameType | None = None) -> int:
+    """Count the optimizers' steps that run on this thread, or on that of a frame, one within another, from the stack.
 
     A counter would be wrong after a step that raised, and every thread has its own stack. The frames of a compiled step
     may not be there.
     """
-    frame: FrameType | None = sys._getframe()
+    frame = frame or sys._getframe()
     steps = 0
     while frame is not None:
         steps += frame.f_code is _STEP_CODE
