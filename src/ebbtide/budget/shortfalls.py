@@ -67,7 +67,7 @@ def others_unlaunched(ranks: int) -> str:
     return (
         f"this process trains as one of {ranks} ranks, and no launcher has told of them: those that the script starts "
         f"itself are bounded by nothing. {_INSIDE}; Lightning's `devices=2` needs its callback. Where each rank is "
-        "under Ebbtide, nothing is amiss"
+        "under Ebbtide, begin its session after the process group, so that it takes its share of the node alone"
     )
 
 

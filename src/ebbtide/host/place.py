@@ -1,8 +1,9 @@
 """Reads from the launcher's variables which rank of a job this process is, and how many ranks its node has.
 
 DeepSpeed, torchrun and what is built on it set all variables. mpirun and srun have names of their own for them.
-Lightning starts ranks itself and tells the rank on the node; the process group knows the rank in the job once it
-exists. A process that no launcher started is one rank of one.
+Lightning and accelerate start ranks themselves and tell the rank on the node; torch.multiprocessing.spawn tells
+nothing. The process group knows the rank in the job once it exists. Such ranks count as all on this node, so that they
+share what it has. A process that no launcher started, without a group, is one rank of one.
 """
 
 import os
@@ -54,8 +55,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     local_rank = _number(environment, "LOCAL_RANK")
     if "RANK" not in environment:  # srun, mpirun and Lightning number ranks in variables of their own
         rank, size = _in_group() or _in_job(environment)
-        if local_size is None and local_rank is not None:
-            local_size = size  # Lightning's: as if they were all on this node
+    if local_size is None and (local_rank is not None or "RANK" not in environment):
+        local_size = size  # as if they were all on this node
     local_size = max(local_size or 1, 1)
     return Place(rank, size, local_rank if local_rank is not None else rank % local_size, local_size)
 
