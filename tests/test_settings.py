@@ -219,3 +219,11 @@ def test_an_unknown_variable_is_one_warning_that_names_the_nearest() -> None:
     assert [warning.category for warning in caught] == [EbbtideWarning]
     assert "EBBTIDE_SPIL is unknown" in str(caught[0].message)
     assert "EBBTIDE_SPILL" in str(caught[0].message)
+
+
+def test_an_unknown_variable_ends_nothing_where_warnings_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Kubernetes sets one where a service is called ebbtide."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Settings.from_environment({"EBBTIDE_PORT": "tcp://10.0.0.1:80"}) == Settings()
+    assert capsys.readouterr().err.startswith("ebbtide: warning: EBBTIDE_PORT is unknown and ignored")

@@ -6,13 +6,13 @@ which names the nearest known one.
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import EnumType, StrEnum
 from typing import TypedDict, TypeVar, Unpack
 
-from ebbtide.errors import EbbtideWarning, SettingError, did_you_mean
+from ebbtide.errors import SettingError, did_you_mean
+from ebbtide.terminal import warn_user
 from ebbtide.units import KIB, MIB, SIZES_ACCEPTED, Budget, format_bytes, option, parse_budget, parse_size
 
 PREFIX = "EBBTIDE_"
@@ -381,4 +381,4 @@ def _warn_unknown(variable: str) -> None:
     from difflib import get_close_matches
 
     nearest = get_close_matches(variable, KNOBS, n=1, cutoff=0.0)[0]
-    warnings.warn(f"{variable} is unknown and ignored; the nearest known is {nearest}", EbbtideWarning, stacklevel=3)
+    warn_user(f"{variable} is unknown and ignored; the nearest known is {nearest}")

@@ -7,8 +7,11 @@ and the script goes on as it would without us.
 import os
 import sys
 import textwrap
+import warnings
 from contextlib import suppress
 from typing import TextIO
+
+from ebbtide.errors import EbbtideWarning
 
 SUMMARY_TEXT = 21
 """The column at which texts of a summary begin, to the right of their labels."""
@@ -31,6 +34,14 @@ def tell(text: str, stream: TextIO | None = None) -> None:
         else:
             stream.write(f"{text}\n")  # a script may have put another function in print's place
             stream.flush()
+
+
+def warn_user(text: str) -> None:
+    """Warn. Where warnings are made errors (``-W error``), it prints the text, and the training goes on."""
+    try:
+        warnings.warn(text, EbbtideWarning, stacklevel=2)
+    except EbbtideWarning:
+        tell(f"ebbtide: warning: {text}")
 
 
 def has_bars() -> bool:

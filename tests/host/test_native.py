@@ -1,6 +1,7 @@
 """Which torch the native module is for, and what is said where another, none or a newer one is there."""
 
 import sys
+import warnings
 from types import ModuleType
 
 import pytest
@@ -48,6 +49,9 @@ def test_a_newer_torch_than_those_tried_is_taken_with_a_warning(monkeypatch: pyt
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     with pytest.warns(EbbtideWarning, match=r"not tried with torch 2\.99\.0; tried: 2\.11 to 2\.15"):
         require_native()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_native()  # it is printed
 
 
 def test_versions_are_compared_as_numbers() -> None:

@@ -21,14 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "errors": {"units"},
     "whole_file": set(),
-    "terminal": set(),
+    "terminal": {"errors"},
     "after_import": set(),
     "in_front": set(),
     "settings": BASE,
     "ir": BASE,
     "_planning": set(),  # native code without torch
     "_objects": set(),  # as well
-    "host": {"errors", "units", "_planning", "torch"},  # torch to see whether it can be loaded
+    "host": {"errors", "terminal", "units", "_planning", "torch"},  # torch to see whether it can be loaded
     "planners": IR | {"simulator", "_planning"},
     "simulator": IR | {"_planning"},
     "machines": IR,

@@ -13,9 +13,9 @@ from ebbtide.errors import EbbtideWarning, SessionError
 from ebbtide.screen import progress
 from ebbtide.screen.notebook import Area, area_here, warnings_go_to
 from ebbtide.screen.progress import Progress
-from ebbtide.session.driven import warn_user
 from ebbtide.session.session import Session
 from ebbtide.settings import ProgressMode
+from ebbtide.terminal import warn_user
 from tests.helpers.fake_native import QUIET, FakeNative
 from tests.screen.test_progress import FINISHED, wait_for
 

@@ -2,11 +2,11 @@
 
 import platform
 import sys
-import warnings
 from importlib.util import find_spec
 
-from ebbtide.errors import EbbtideWarning, PlatformError
+from ebbtide.errors import PlatformError
 from ebbtide.host.torch_versions import DEVELOPED_WITH, is_newer, minor_of, not_tried
+from ebbtide.terminal import warn_user
 
 _AGAIN = "install Ebbtide again, in the environment that holds torch (in a clone: make install)"
 
@@ -37,7 +37,7 @@ def require_native() -> None:
     except ImportError as error:
         raise PlatformError(f"Ebbtide's native module cannot be loaded ({error}): {_AGAIN}") from error
     if is_newer(built_for):
-        warnings.warn(f"Ebbtide was {not_tried(torch.__version__)}", EbbtideWarning, stacklevel=3)
+        warn_user(f"Ebbtide was {not_tried(torch.__version__)}")
 
 
 def _built_for() -> str:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from warnings import warn
 
-from ebbtide.errors import OTHER_STORAGES, EbbtideWarning, FileFormatError, PlanError, SettingError, unknown_name
+from ebbtide.errors import OTHER_STORAGES, FileFormatError, PlanError, SettingError, unknown_name
 from ebbtide.ir.check import require_valid
 from ebbtide.ir.files import load
 from ebbtide.ir.machine import InPlace, Machine
@@ -19,6 +18,7 @@ from ebbtide.planners.base import Planner, page_size_of
 from ebbtide.planners.resident import resident
 from ebbtide.settings import Settings, TierKind
 from ebbtide.simulator import POLICIES, SCORES, simulate_plan, simulate_policy
+from ebbtide.terminal import warn_user
 from ebbtide.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -177,12 +177,10 @@ def machine_for(settings: Settings, spill: Sequence[Path], say: Callable[[str], 
         )
     nodes = {tier.name for tier in settings.tiers if tier.kind is TierKind.NUMA}
     if in_place := [tier.name for tier in machine.tiers[1:] if tier.in_place.reads and tier.name not in nodes]:
-        warn(
+        warn_user(
             f"the machine {settings.machine} lets operations use {', '.join(in_place)} in place. A run moves "
             f"whatever an operation uses into {machine.tiers[0].name}, so it is planned without that; `ebbtide plan`, "
-            "`simulate` and `compare` have it",
-            EbbtideWarning,
-            stacklevel=2,
+            "`simulate` and `compare` have it"
         )
     packing = {tier.name for tier in settings.tiers if tier.kind is TierKind.COMPRESSED}
     slower = tuple(

@@ -12,7 +12,6 @@ Autograd adds fake gradients up in new storages, where it adds real ones in plac
 
 import math
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -37,7 +36,6 @@ import ebbtide._torch as _torch
 from ebbtide.capture.calls import describe_call
 from ebbtide.capture.flops import flops_of
 from ebbtide.capture.recording import KINDS
-from ebbtide.errors import EbbtideWarning
 from ebbtide.in_front import InFrontOf
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import Machine
@@ -47,6 +45,7 @@ from ebbtide.ir.trace import Access, StorageKind
 from ebbtide.recorders.columns import FakeRecording, FakeRow, FakeTick
 from ebbtide.recorders.operators import list_length, operands, over_lists, shapes, tensors, touches_nothing
 from ebbtide.recorders.step_recorder import StepRecorder
+from ebbtide.terminal import warn_user
 
 _ACTIVATION, _OTHER = KINDS.index(StorageKind.ACTIVATION), KINDS.index(StorageKind.OTHER)
 _SUMMING_UP = frozenset(
@@ -219,11 +218,9 @@ class FakeTape:
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            warnings.warn(
+            warn_user(
                 f"the program reads a number out of a tensor, first at {_place()}; fake tensors hold none, so it "
-                "gets 1 wherever it does that",
-                EbbtideWarning,
-                stacklevel=3,
+                "gets 1 wherever it does that"
             )
 
     def _ones(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

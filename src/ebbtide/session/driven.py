@@ -3,15 +3,14 @@
 import atexit
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ebbtide.errors import EbbtideWarning, SessionError, SettingError
-from ebbtide.terminal import tell
+from ebbtide.errors import SessionError, SettingError
+from ebbtide.terminal import warn_user
 from ebbtide.whole_file import is_special, try_writing
 
 if TYPE_CHECKING:
@@ -229,14 +228,6 @@ def written(what: str, path: Path) -> Iterator[None]:
         raise SettingError(
             f"the {what} cannot be written to {path} ({why}): name a file in a writable directory"
         ) from error
-
-
-def warn_user(text: str) -> None:
-    """Warn. Where warnings are made errors (``-W error``), it prints the text, and the training goes on."""
-    try:
-        warnings.warn(text, EbbtideWarning, stacklevel=2)
-    except EbbtideWarning:
-        tell(f"ebbtide: warning: {text}")
 
 
 def tell_disabled() -> None:

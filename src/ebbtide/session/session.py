@@ -35,9 +35,10 @@ from ebbtide.report.summary import render_summary
 from ebbtide.runtime.ranks import Ranks
 from ebbtide.screen.notebook import warnings_go_to
 from ebbtide.screen.progress import Observation, Progress
-from ebbtide.session.driven import Driven, check_writable, tell_disabled, warn_user
+from ebbtide.session.driven import Driven, check_writable, tell_disabled
 from ebbtide.session.kept_report import KeptReport, at_this_moment
 from ebbtide.settings import Named, ProgressMode, Settings, UpdateOrder
+from ebbtide.terminal import warn_user
 from ebbtide.units import Budget, format_bytes, option
 from ebbtide.whole_file import is_special
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
-from warnings import warn
 
-from ebbtide.errors import EbbtideError, EbbtideWarning, SettingError
+from ebbtide.errors import EbbtideError, SettingError
+from ebbtide.terminal import warn_user
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,11 +30,7 @@ class Registry(Mapping[str, _Function]):
         found: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self._group):
             if entry.name in self._built_in:
-                warn(
-                    f"{_package(entry)} has a {self._what} {entry.name!r} as well; ours is used",
-                    EbbtideWarning,
-                    stacklevel=4,
-                )
+                warn_user(f"{_package(entry)} has a {self._what} {entry.name!r} as well; ours is used")
             else:
                 found.setdefault(entry.name, []).append(entry)
         return found
