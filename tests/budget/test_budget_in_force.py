@@ -155,6 +155,15 @@ def test_a_percentage_follows_steps_that_peak_higher_and_no_others(native: FakeN
     assert not report.budget_violated
 
 
+def test_an_earlier_sessions_refusal_hides_no_step_that_does_not_fit(native: FakeNative) -> None:
+    native.level["refused"] = 1
+    with Session("1GiB", settings=QUIET):
+        optimizer = optimizer_of_one()
+        with pytest.raises(torch.OutOfMemoryError, match="aten::mm needs 900 MiB"):
+            train(optimizer, native, 900 * MIB)
+    assert value_in(optimizer) == 0
+
+
 @pytest.mark.parametrize(("need", "fits"), [(180, True), (220, False)])
 def test_a_step_that_peaks_higher_may_exceed_the_share_of_the_lower_peak(
     native: FakeNative, need: int, fits: bool

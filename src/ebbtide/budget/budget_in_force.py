@@ -65,11 +65,11 @@ class BudgetInForce:
         self._unbounded_peak_bytes = 0
         self._live_peak = self._reserved_peak = 0  # of the recorded steps
 
-    def start(self, over_budget: bool, rest_bytes: int) -> None:
-        """Start. ``over_budget`` is an earlier session's trouble, ``rest_bytes`` what the process has outside the
+    def start(self, counters: "_torch.Counters", rest_bytes: int) -> None:
+        """Start. ``counters`` have an earlier session's trouble, ``rest_bytes`` is what the process has outside the
         arena. Raises BudgetError where there is no room at all.
         """
-        self._over_at_start = over_budget
+        self._over_at_start, self._refusals = counters["over_budget"], counters["refused"]
         self._limits.explore(rest_bytes)
         self.is_set = self._bounds.fraction is None and not self._limits.exploring
         self._wait()

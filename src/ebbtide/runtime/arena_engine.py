@@ -102,7 +102,7 @@ class ArenaEngine(Engine):
         if self._settings.optimizer is not UpdateOrder.IN_BACKWARD:  # which has changed parameters by then
             subscribe(self._before_updates)
         self._adopt()
-        self._budget.start(counters["over_budget"], self._rest_bytes())
+        self._budget.start(counters, self._rest_bytes())
 
     def _rest_bytes(self) -> int:
         return process.resident_bytes() - _torch.counters()["reserved_bytes"]
