@@ -1,5 +1,6 @@
 """What the kernel says about this process and its container, the latter on files laid out as the kernel does."""
 
+import ctypes
 import os
 import resource
 import subprocess
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from ebbtide.host import process
+from ebbtide.host.free_memory import free_memory
 from ebbtide.host.mounts import read_mounts
+from tests.helpers.at_once import at_once
 
 GIB = 1 << 30
 MIB = 1 << 20
+KIB = 1 << 10
 
 
 def test_this_process_holds_something_and_peaked_no_lower() -> None:
@@ -86,6 +90,7 @@ def layout(root: Path, cgroup: str, mounts: list[str], limits: dict[str, str], m
     proc = root / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal:       {memory_kib} kB\nMemFree:  1 kB\n")
+    (proc / "self/status").write_text("VmRSS: 1024 kB\nRssFile: 512 kB\n")
     (proc / "self/cgroup").write_text(cgroup)
     (proc / "self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
     for name, text in limits.items():
@@ -134,6 +139,51 @@ def test_a_group_outside_the_namespace_leads_nowhere_else(tmp_path: Path) -> Non
     limits = {"cg/memory.max": f"{4 * GIB}\n", "other/memory.max": "1\n"}
     proc = layout(tmp_path, "0::/../other\n", [mount], limits)
     assert process.memory_limit(proc).nbytes == 4 * GIB
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3, 5 and 8 GiB, each with 1 GiB free and as much of files, and another that has CPUs alone."""
+    monkeypatch.setattr(process, "_NODES", tmp_path / "nodes")
+    for number, gib in zip((0, 1, 3), (3, 5, 8), strict=True):
+        fields = {"MemTotal": gib, "MemFree": 1, "Active(file)": 0.5, "Inactive(file)": 0.5}
+        (tmp_path / f"nodes/node{number}").mkdir(parents=True)
+        (tmp_path / f"nodes/node{number}/meminfo").write_text(
+            "".join(f"Node {number} {name}: {int(held * MIB)} kB\n" for name, held in fields.items())
+        )
+    (tmp_path / "nodes/has_memory").write_text("0-1,3\n")
+
+
+@pytest.mark.parametrize(("allowed", "gib"), [("0", 3), ("0-1", 8), ("1,3", 13), ("0-1,3", 16), ("", 16)])
+def test_nodes_to_which_a_cpuset_binds_memory_are_the_limit(
+    allowed: str, gib: int, tmp_path: Path, nodes: None
+) -> None:
+    proc = layout(tmp_path, "", [], {})
+    if allowed:
+        with (proc / "self/status").open("a") as status:
+            status.write(f"Mems_allowed:\t1\nMems_allowed_list:\t{allowed}\n")
+    assert process.memory_limit(proc).nbytes == gib * GIB
+
+
+def test_of_bound_nodes_free_pages_and_those_of_files_are_free(tmp_path: Path, nodes: None) -> None:
+    proc = layout(tmp_path, "", [], {})
+    (proc / "meminfo").write_text(f"MemAvailable: {7 * MIB} kB\n")
+    assert free_memory(proc).nbytes == 7 * GIB + 512 * KIB
+    (proc / "self/status").write_text("VmRSS: 1024 kB\nRssFile: 512 kB\nMems_allowed_list:\t1\n")
+    found = [free_memory(proc, ranks) for ranks in (1, 2)]
+    assert found == [process.MemoryLimit(gib * GIB + 512 * KIB, "this set of NUMA nodes") for gib in (2, 1)]
+
+
+def test_the_policy_of_numactl_binds_as_well(nodes: None) -> None:
+    def bound() -> list[process.MemoryLimit]:
+        """In a thread of its own, since the policy is the thread's."""
+        mask = (ctypes.c_ulong * 16)(1)
+        if ctypes.CDLL(None).syscall(238, 2, mask, 1025):  # set_mempolicy(MPOL_BIND)
+            pytest.skip("this process may not set a policy")
+        return process.of_bound_nodes("MemTotal")
+
+    assert at_once(bound, 1) == [[process.MemoryLimit(3 * GIB, "this set of NUMA nodes")]]
+    assert process._nodes_of_policy() == set(range(1024))
 
 
 @pytest.mark.parametrize(("swap_max", "swaps"), [("0", False), ("max", True), ("4096", True), (None, True)])

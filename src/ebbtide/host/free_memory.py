@@ -16,6 +16,7 @@ from ebbtide.host.process import (
     anonymous_bytes,
     cgroup_limits,
     machine_bytes,
+    of_bound_nodes,
 )
 
 _EVERY_S = 1.0
@@ -24,12 +25,16 @@ _NEWS_PART = 64
 
 
 def free_memory(proc: Path = PROC, ranks: int = 1) -> MemoryLimit:
-    """Return the least that the machine and each container has left for this process, with what it holds already.
+    """Return the least that the machine, the process's nodes and each container have left for it, with what it holds.
 
     Each of the ``ranks`` on this node has its share of the free memory.
     """
     own = anonymous_bytes(proc)  # files' pages are available
     found = [MemoryLimit(machine_bytes(proc, "MemAvailable") // ranks + own, "this machine")]
+    found += [
+        MemoryLimit(nodes.nbytes // ranks + own, nodes.source)
+        for nodes in of_bound_nodes("MemFree", "Active(file)", "Inactive(file)", proc=proc)
+    ]
     for path, limit in cgroup_limits(proc):
         others = max(_used_bytes(path.parent) - own, 0)
         left = limit - others

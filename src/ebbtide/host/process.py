@@ -22,6 +22,9 @@ PROC = Path("/proc")
 _UNLIMITED = 2**60  # cgroup v1 writes "no limit" as the largest page-rounded 63-bit number
 _MOST_STATUS_BYTES = 1 << 14
 _PR_SET_PDEATHSIG = 1
+_NODES = Path("/sys/devices/system/node")
+_LAST_NODE = 1023  # of any kernel
+_SYS_GET_MEMPOLICY, _MPOL_BIND, _MODE = 239, 2, 0xFF  # the mode without its flags
 _BINDS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CPUS = os.sched_getaffinity(0)  # before anybody imported PyTorch, under ``ebbtide run``
 _kept: tuple[int, int, os.stat_result] | None = None  # a process and its status, open since it was first read
@@ -133,10 +136,38 @@ def give_back_freed_memory() -> None:
 
 
 def memory_limit(proc: Path = PROC) -> MemoryLimit:
-    """Return the lowest of the machine's memory and the limits of the process's memory cgroups."""
+    """Return the lowest of the machine's memory, that of the process's nodes, and the limits of its memory cgroups."""
     limits = [MemoryLimit(machine_bytes(proc, "MemTotal"), "this machine")]
+    limits += of_bound_nodes("MemTotal", proc=proc)
     limits += [MemoryLimit(nbytes, "this container") for _, nbytes in cgroup_limits(proc)]
     return min(limits, key=lambda limit: limit.nbytes)
+
+
+def of_bound_nodes(*fields: str, proc: Path = PROC) -> list[MemoryLimit]:
+    """Return the sum of those fields of the NUMA nodes on which this process's memory must lie (cpuset.mems, or
+    ``numactl --membind``). Nothing where that is all of them, or not known."""
+    listed = (line.partition(":") for line in _status(proc).splitlines())
+    allowed = next((_numbers(text) for name, _, text in listed if name == "Mems_allowed_list"), set[int]())
+    nodes = _numbers(text_of(_NODES / "has_memory")) if (_NODES / "has_memory").exists() else set[int]()
+    bound = nodes & allowed & (_nodes_of_policy() if proc == PROC else nodes)
+    if not bound or bound == nodes:
+        return []
+    texts = [text_of(_NODES / f"node{node}/meminfo").replace(f"Node {node} ", "") for node in bound]
+    return [MemoryLimit(sum(_field_bytes(text, field) for text in texts for field in fields), "this set of NUMA nodes")]
+
+
+def _numbers(text: str) -> set[int]:
+    """Read a list such as ``0-1,3``."""
+    ranges = (part.partition("-") for part in text.split(","))
+    return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
+
+
+def _nodes_of_policy() -> set[int]:
+    """Return the nodes to which this thread's memory policy binds what it allocates: all without such a policy."""
+    mode, mask = ctypes.c_int(), (ctypes.c_uint8 * (_LAST_NODE // 8 + 1))()
+    failed = ctypes.CDLL(None).syscall(_SYS_GET_MEMPOLICY, ctypes.byref(mode), mask, _LAST_NODE + 2, None, 0)
+    is_bound = not failed and mode.value & _MODE == _MPOL_BIND
+    return {node for node in range(_LAST_NODE + 1) if not is_bound or mask[node // 8] >> node % 8 & 1}
 
 
 def may_swap(proc: Path = PROC) -> bool:
@@ -146,7 +177,11 @@ def may_swap(proc: Path = PROC) -> bool:
 
 
 def _status_bytes(proc: Path, field: str) -> int:
-    return _field_bytes(_own_status() if proc == PROC else text_of(proc / "self/status"), field)
+    return _field_bytes(_status(proc), field)
+
+
+def _status(proc: Path) -> str:
+    return _own_status() if proc == PROC else text_of(proc / "self/status")
 
 
 def _own_status() -> str:
