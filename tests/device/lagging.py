@@ -45,7 +45,8 @@ def compile_into(library: Path, sources: list[Path]) -> None:
     torch_folder = Path(torch.__file__).parent
     include = torch_folder / "include"
     headers = [include, include / "torch/csrc/api/include", sysconfig.get_path("include")]
-    options = ["-std=c++20", "-O0", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    options = ["-std=c++20", "-O0", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    options += ["--param", "ggc-min-heapsize=8000000"]  # GCC need not collect its garbage: it takes 2 GB
     options += [f"-DTORCH_EXTENSION_NAME={NAME}", *(part for path in headers for part in ("-isystem", str(path)))]
     together = library.with_suffix(".cpp")  # PyTorch's headers are most of what each would take
     together.write_text("".join(f'#include "{source}"\n' for source in sources))
