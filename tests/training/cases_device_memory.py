@@ -410,7 +410,7 @@ def random_actions(seed: int, spill: str) -> tuple[int, int]:
     def some() -> list[Tensor]:
         return [tensor for tensor, _ in chance.sample(tensors, min(len(tensors), chance.randrange(1, 20)))]
 
-    for _ in range(60):
+    for _ in range(24):
         wishes = {
             "fast": chance.choice(["1200KiB", "1MiB", "4MiB", "1GiB"]),
             "host_bytes": chance.choice([16 << 10, 64 << 10, 100_000, 1 << 20, 3 << 20]),
