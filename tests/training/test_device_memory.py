@@ -28,10 +28,13 @@ STAY = {"on-another-stream": {"parameter"}, "sharded": {"parameter", "gradient",
 """What another stream has used stays. What is resized in each step is no parameter to the session."""
 CHANGING = {"lengths-that-change", "catches", "saves-and-loads", "views"}  # not each step is like one before
 UNLIKE = {"views"}  # none is
+LONG = {"dropout", "lengths-that-change"}  # of a GPT
 
 
 @pytest.mark.alike
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name for name in JOBS]
+)
 def test_a_training_ends_with_the_same_bits_by_demand_by_plan_and_under_chaos(name: str, tmp_path: Path) -> None:
     verdicts = cases.compare(name, tmp_path)
     for way, verdict in verdicts.items():
