@@ -28,6 +28,7 @@ from tests.helpers.command import EBBTIDE, TRAIN_MLP, environment, run
 from tests.helpers.make_ir import R, trace_of
 from tests.helpers.make_recording import recording
 from tests.helpers.memory_cgroup import NotPermitted, memory_cgroup
+from tests.helpers.training_script import training_script
 
 # 384 MiB of state, 6 MiB of activations and some 220 MiB of Python with PyTorch: see test_bounds.py
 LARGE = [TRAIN_MLP, "--width", "2048", "--depth", "6", "--rows", "64", "--steps", "4"]
@@ -59,26 +60,37 @@ def test_without_a_size_a_run_stays_within_what_its_container_has(option: list[s
     assert len(json.loads(result.read_text())["losses"]) == 4
 
 
+UNTIL_ITS_INPUT_ENDS = """
+import os, threading
+ended = threading.Event()
+threading.Thread(target=lambda: (os.read(0, 1), ended.set()), daemon=True).start()
+"""
+SAYS_ITS_STEPS = "print('a step', flush=True)\nif ended.wait(0.1): break"
+
+
 def test_a_limit_that_is_lowered_while_it_runs_is_followed(tmp_path: Path) -> None:
     """It begins with room for all, of which its container then loses a part."""
-    command = [EBBTIDE, "run", TRAIN_MLP, "--width", "1024", "--depth", "8", "--rows", "256", "--steps", "24"]
-    env = environment({"EBBTIDE_PROGRESS": "plain"})
+    script = tmp_path / "train.py"
+    script.write_text(training_script(UNTIL_ITS_INPUT_ENDS, ends=SAYS_ITS_STEPS, steps=300))
+    env, pipe, said = environment({"EBBTIDE_PROGRESS": "plain"}), subprocess.PIPE, ""
     try:
         with memory_cgroup(2 * GIB) as cgroup:
-            trains = subprocess.Popen(
-                cgroup.wrap(command), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            command = cgroup.wrap([EBBTIDE, "run", str(script)])
+            trains = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
             assert trains.stdout is not None
-            assert "loss" in trains.stdout.readline()
+            assert trains.stderr is not None
+            assert trains.stdout.readline() == "a step\n"
             limit = next(p for name in ("memory.max", "memory.limit_in_bytes") if (p := cgroup.path / name).exists())
             limit.write_text(str(GIB))
-            _, said = trains.communicate(timeout=200)
+            while "free memory changed: the limit is now" not in said:
+                said += (line := trains.stderr.readline())
+                assert line, said
+            trains.communicate(timeout=200)
             assert cgroup.oom_kills() == 0
     except NotPermitted as why:
         pytest.skip(str(why))
     assert trains.returncode == 0, said
     assert "no size was named, so this process takes 1.9" in said
-    assert "free memory changed: the limit is now" in said
 
 
 def test_what_changes_is_told_and_what_hardly_does_is_not() -> None:
