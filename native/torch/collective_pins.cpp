@@ -15,7 +15,6 @@
 
 #include "../core/per_thread.hpp"
 #include "operands.hpp"
-#include "recipes.hpp"
 
 namespace ebbtide {
 
@@ -158,7 +157,7 @@ void pin_for_collective(const c10::IValue& argument, bool waited_for) {
     ByteRange range = bytes_of(tensor, tensor.storage().nbytes());
     const void* address = static_cast<const char*>(storage) + range.begin;
     std::uint64_t nbytes = range.bytes();
-    if (nbytes == 0 || pin_for_others(address, nbytes) != 0) return;
+    if (nbytes == 0 || the_arena()->pin(address, nbytes) != 0) return;
     (waited_for ? pins_here().waited_for : pins_here().now).push_back({address, nbytes, tensor.storage().getWeakStorageImpl()});
   });
 }

@@ -466,7 +466,7 @@ PYBIND11_MODULE(_torch, m) {
         int error = 0;
         {
           py::gil_scoped_release unlocked;
-          error = pin_for_others(p, nbytes);
+          error = the_arena()->pin(p, nbytes);
         }
         if (error != 0 && error != ENOENT) {
           throw std::runtime_error(

@@ -270,7 +270,7 @@ bool forget(const void* address) {
   return forgotten == Forgotten::Whole;
 }
 
-// Whether it is all of its storage. By a raw address, another thread may write to the rest while an operator changes this.
+// Whether it is all of its storage. Another thread may write to the rest without an operator, while an operator changes this.
 bool is_all(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
@@ -450,12 +450,6 @@ bool give_away(const void* address) {
   free_of_readers(address);
   take_recipe(address);
   return true;
-}
-
-int pin_for_others(const void* address, std::uint64_t nbytes) {
-  int error = the_arena()->pin(address, nbytes);
-  if (error == 0 && !the_arena()->in_child() && any_recipes()) forget_recipes_of(the_arena()->storage_at(address));
-  return error;
 }
 
 void ask_to_make(const void* address, bool to_write) {

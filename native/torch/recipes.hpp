@@ -55,10 +55,6 @@ bool make_anew(const void* address);
 // Somebody gets the address of the storage there, and may write to it: as if he did so now. False: what that needs cannot be made.
 bool give_away(const void* address);
 
-// Somebody reaches so many bytes from there without an operator until they are unpinned, and may write to them. An operator that changes
-// others of that storage meanwhile keeps no recipe for it. Returns an errno, 0 for success.
-int pin_for_others(const void* address, std::uint64_t nbytes);
-
 // Asks the maker's threads for what lies there, or, to write there, for what is made of it; async-signal-safe. Asking again is right:
 // there is room for so many requests alone.
 void ask_to_make(const void* address, bool to_write);
