@@ -171,6 +171,8 @@ class Arena {
   void reset_peaks();
   // Forgets what the process had outside the arena since the step ended: something passing did, and is over.
   void remeasure_unmanaged();
+  // A file has been mapped whose pages are about to come: the kernel can take them back.
+  void look_at_data_files();
   // The process's bound keeps so much for a child of ours (0: none yet), or what that holds where it is more. Rather than
   // go over the budget, the arena kills the child.
   void set_aside(std::uint64_t bytes, int process);

@@ -4,6 +4,7 @@
 #include <sys/vfs.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -23,9 +24,10 @@ struct Mapped {
 // As archives of locales are: large, and hardly read.
 bool is_of_the_system(const std::string& path) { return path.starts_with("/usr/"); }
 
-bool lies_in_memory(const std::string& path) {
+// `device` is "fd:00", say. Where a file has gone, or has no path, that alone tells: block devices have major numbers.
+bool lies_in_memory(const std::string& path, const std::string& device) {
   struct statfs at;
-  if (statfs(path.c_str(), &at) != 0) return true;  // it has gone, or has no path: nobody knows
+  if (statfs(path.c_str(), &at) != 0) return std::strtoul(device.c_str(), nullptr, 16) == 0;
   auto type = static_cast<unsigned long>(at.f_type);
   return type == TMPFS_MAGIC || type == HUGETLBFS_MAGIC || type == RAMFS_MAGIC;
 }
@@ -51,8 +53,8 @@ DataBytes data_bytes(bool resident) {
     }
   }
   DataBytes all;
-  for (const auto& [_, file] : files) {
-    if (file.is_program || is_of_the_system(file.path) || lies_in_memory(file.path)) continue;
+  for (const auto& [place, file] : files) {
+    if (file.is_program || is_of_the_system(file.path) || lies_in_memory(file.path, place.first)) continue;
     all.mapped += file.bytes.mapped;
     all.resident += file.bytes.resident;
   }

@@ -56,6 +56,12 @@ void Arena::remeasure_unmanaged() {
   budget_.forget_step();
 }
 
+void Arena::look_at_data_files() {
+  DataBytes now = data_bytes(false);
+  Lock lock(mutex_);
+  budget_.look_at_data_files(now);
+}
+
 void Arena::set_policy(const Policy& policy) {
   Lock lock(mutex_);
   victims_.set_policy(policy);

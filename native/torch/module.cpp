@@ -452,6 +452,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("remeasure_unmanaged", [] {
     if (the_arena() != nullptr) arena().remeasure_unmanaged();
   });
+  m.def("look_at_data_files", [] { arena().look_at_data_files(); }, py::call_guard<py::gil_scoped_release>());
   m.def("is_managed", [](const at::Tensor& tensor) { return the_arena() != nullptr && managed_storage(tensor) != nullptr; });
   m.def("read_record", &read_record, py::arg("reader"), py::arg("name"), py::arg("nbytes"));
   m.def("is_resident", &is_resident);

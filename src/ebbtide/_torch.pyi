@@ -372,6 +372,9 @@ def reset_trouble() -> None:
 def set_aside(bytes: int, process: int = 0) -> None:
     """Leave ``bytes`` of the process's bound to another process, or what that one holds where it is more."""
 
+def look_at_data_files() -> None:
+    """A file has been mapped whose pages are about to come: they do not count as the process's."""
+
 def remeasure_unmanaged() -> None:
     """Measure the unmanaged bytes anew: what was passing since the step ended is over."""
 

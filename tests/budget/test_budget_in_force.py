@@ -509,9 +509,7 @@ def test_a_limit_that_changes_while_a_percentage_is_set_does_not_lift_it(
     second = threading.Thread(target=step)
 
     def set_limits(*, arena_bytes: int, process_bytes: int) -> None:
-        if (
-            not arena_bytes and second.ident is None
-        ):  # the follower's: the second step ends meanwhile
+        if not arena_bytes and second.ident is None:  # the follower's: the second step ends meanwhile
             second.start()
             second.join(0.5)
         FakeNative.set_limits(native, arena_bytes=arena_bytes, process_bytes=process_bytes)

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 import ebbtide
 from ebbtide import _torch
 from ebbtide.doors import foreign_views
+from ebbtide.host.process import resident_bytes
+from ebbtide.units import MIB
 from tests.helpers import child, dlpack_table
 from tests.helpers.small_disk import small_disk
 from tests.helpers.zoo_features import mlp
@@ -218,6 +220,27 @@ def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
     assert found["part"].untyped_storage().data_ptr() == found["table"].untyped_storage().data_ptr()
     numbers = torch.arange(1 << 20, dtype=torch.float32)
     assert all(torch.equal(part, numbers + (at << 20)) for at, part in enumerate(found["table"].split(1 << 20)))
+
+
+@pytest.mark.in_child({"EBBTIDE_POLICY": "demand"})
+def test_a_tensor_larger_than_half_of_the_arena_is_saved_within_a_size(tmp_path: Path) -> None:
+    """It is written by way of a mapped file, whose pages the kernel can take back. A block device tells them from memory."""
+    if os.major(os.stat("/var/tmp").st_dev) == 0:
+        pytest.skip("the spill directory lies on no block device")
+    with ebbtide.Session(fast=resident_bytes() + 360 * MIB) as session:
+        table = torch.nn.Embedding(280 * 1024, 256, sparse=True)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            table(torch.arange(64 * step, 64 * step + 64)).square().mean().backward()
+            optimizer.step()
+            if step % 2:
+                torch.save(table.weight, tmp_path / "table.pt")
+                assert (
+                    _torch.counters()["arena_limit_bytes"] < 2 * table.weight.nbytes
+                )  # else it is written from its place
+        assert torch.equal(torch.load(tmp_path / "table.pt", mmap=True), table.weight)
+    assert not session.report().budget_violated
 
 
 @pytest.mark.here

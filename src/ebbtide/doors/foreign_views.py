@@ -223,12 +223,14 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
         _reserve(file.fileno(), nbytes)
         with mmap.mmap(file.fileno(), nbytes) as copy:
             there, begin = torch.frombuffer(copy, dtype=torch.uint8), storage.data_ptr()  # type: ignore[union-attr]
+            _torch.look_at_data_files()
             try:
                 for at in range(0, nbytes, _least_in_pieces):
                     ctypes.memmove(_address_of(there) + at, begin + at, min(nbytes - at, _least_in_pieces))
                 return write(args[0], args[1], there.untyped_storage(), nbytes)
             finally:
                 del there
+                copy.madvise(mmap.MADV_DONTNEED)
 
 
 def _reserve(file: int, nbytes: int) -> None:
