@@ -55,11 +55,11 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
   arena.check_invariants();
   std::mt19937 random(3);
   std::size_t most = 0;
-  for (unsigned i = 0; i < 15'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
+  for (unsigned i = 0; i < 6'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
     unsigned which = static_cast<unsigned>(random()) % kCount;
     CHECK(word(all[which]) == which);
     if (random() % 4 == 0) word(all[which]) = which;  // a write
-    if (i % 500 == 0) most = std::max(most, memory_areas());
+    if (i % 200 == 0) most = std::max(most, memory_areas());
   }
   CHECK(most < options.most_areas);
   CHECK(arena.counters().areas <= at_most(options));

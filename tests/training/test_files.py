@@ -224,9 +224,9 @@ def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
 
 @pytest.mark.in_child({"EBBTIDE_POLICY": "demand"})
 def test_a_tensor_larger_than_half_of_the_arena_is_saved_within_a_size(tmp_path: Path) -> None:
-    """It is written by way of a mapped file, whose pages the kernel can take back. A block device tells them from memory."""
+    """It is written by way of a mapped file, whose pages the kernel can take back."""
     if os.major(os.stat("/var/tmp").st_dev) == 0:
-        pytest.skip("the spill directory lies on no block device")
+        pytest.skip("the spill directory lies on no block device, which tells its files from memory")
     with ebbtide.Session(fast=resident_bytes() + 360 * MIB) as session:
         table = torch.nn.Embedding(280 * 1024, 256, sparse=True)
         optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
@@ -236,9 +236,7 @@ def test_a_tensor_larger_than_half_of_the_arena_is_saved_within_a_size(tmp_path:
             optimizer.step()
             if step % 2:
                 torch.save(table.weight, tmp_path / "table.pt")
-                assert (
-                    _torch.counters()["arena_limit_bytes"] < 2 * table.weight.nbytes
-                )  # else it is written from its place
+                assert _torch.counters()["arena_limit_bytes"] < 2 * table.weight.nbytes  # else it is written as it lies
         assert torch.equal(torch.load(tmp_path / "table.pt", mmap=True), table.weight)
     assert not session.report().budget_violated
 
