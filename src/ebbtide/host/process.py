@@ -158,7 +158,7 @@ def of_bound_nodes(*fields: str, proc: Path = PROC) -> list[MemoryLimit]:
 
 def _numbers(text: str) -> set[int]:
     """Read a list such as ``0-1,3``."""
-    ranges = (part.partition("-") for part in text.split(","))
+    ranges = (part.partition("-") for part in text.split(",") if part.strip())
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 

@@ -1,6 +1,7 @@
 """Finds the remakes of a step (``remakes``): of each storage and idle time, the operators to run and what they need."""
 
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ _Row = tuple[tuple[int, int, int, int, int, int], tuple[tuple[int, ...], tuple[i
 class Finder:
     """Goes through the storages of a trace. What is in pieces is known by the number of the first.
 
-    ``made_before`` and ``read`` are asked again and again, since remakes share their inputs.
+    ``made_before``, ``read`` and ``writes`` are asked again and again, since remakes share their inputs.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -56,7 +57,7 @@ class Finder:
         self.stops = _stops(trace)
         made = _made_by_what_repeats(trace)
         self.made = made.tolist()
-        self.made_before, self.read = cache(self._made_before), cache(self._read)
+        self.made_before, self.read, self.writes = cache(self._made_before), cache(self._read), cache(self._writes_to)
         self.may = np.unique(_first_pieces(rows)[made & ~_any_piece(rows, ~_ever_idle(trace))]).tolist()
         self.born: list[list[int]] = [[] for _ in range(n_ticks)]
         for number in np.flatnonzero(~rows.persistent).tolist():
@@ -179,9 +180,13 @@ class Finder:
         """Say whether contents of these pieces that are there at ``since`` are there at ``until``."""
         if any(self.scratch[one] or (not self.persistent[one] and self.death[one] <= until) for one in pieces):
             return False
-        # A write to any piece has the storage made before it that reads the others.
-        of = (use for piece in self.pieces[first] for use in self.of[piece])
-        return not any(mode & _WRITE and since <= tick <= until for tick, mode in of)
+        written = self.writes(first)
+        at = bisect_left(written, since)
+        return at == len(written) or written[at] > until
+
+    def _writes_to(self, first: int) -> list[int]:
+        """Return the ticks that write to a storage. A write to any piece has what reads the others made before it."""
+        return sorted(tick for piece in self.pieces[first] for tick, mode in self.of[piece] if mode & _WRITE)
 
     def _scratch(self, made: int, start: int, stop: int) -> int:
         """Return the most bytes of others that the operator gave birth to and that were there at once."""
