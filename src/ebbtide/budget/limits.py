@@ -80,10 +80,10 @@ class Limits:
             self._say(f"free memory changed: the limit is now {format_bytes(allowed)}")
 
     def end(self) -> None:
-        """The session has ended: what it managed may take all that there was for the process."""
+        """The session has ended: what it managed may take all that the process could have when it began."""
         if self._bounds.there_bytes:
             with self._lock:
-                self.arena_bytes, self.process_bytes = 0, self._bounds.there_bytes
+                self.arena_bytes, self.process_bytes = 0, max(self.process_bytes, self._bounds.there_bytes)
                 self._tell_native()
 
     def tolerated_bytes(self) -> int:

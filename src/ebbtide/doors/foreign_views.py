@@ -223,14 +223,14 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
         _reserve(file.fileno(), nbytes)
         with mmap.mmap(file.fileno(), nbytes) as copy:
             there, begin = torch.frombuffer(copy, dtype=torch.uint8), storage.data_ptr()  # type: ignore[union-attr]
-            _torch.look_at_data_files()
+            _torch.look_at_data_files()  # its pages are not the process's: else tensors would leave for them
             try:
                 for at in range(0, nbytes, _least_in_pieces):
                     ctypes.memmove(_address_of(there) + at, begin + at, min(nbytes - at, _least_in_pieces))
                 return write(args[0], args[1], there.untyped_storage(), nbytes)
             finally:
                 del there
-                copy.madvise(mmap.MADV_DONTNEED)
+                copy.madvise(mmap.MADV_DONTNEED)  # while it is known: the kernel forgets a mapping before its pages
 
 
 def _reserve(file: int, nbytes: int) -> None:
