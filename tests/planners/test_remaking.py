@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ebbtide.errors import InfeasibleBudgetError, PlanError, TiersTooSmallError
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.machine import InPlace, Machine, Tier
+from ebbtide.ir.occupancy import live_bytes, peak
 from ebbtide.ir.plan import Plan, PlanStatus
 from ebbtide.ir.remakes import remade, remakes_of, split, together, without_remakes
 from ebbtide.ir.trace import Storage, StorageKind, Tick, Trace
@@ -74,15 +75,17 @@ def test_a_higher_rate_is_tried_until_plans_become_slower(monkeypatch: pytest.Mo
 
 
 def test_less_is_written_for_a_share_of_a_step() -> None:
-    """The longer a plan may take, the less is written; half of the writes may cost half of the share."""
+    """The longer a plan may take, the less is written; a byte has the same price however few are left."""
     machine = disk(3 * 10**9, 3 * 10**9)
     budget = budget_at(STEP, 0.3, page_size_of(machine))
     bounded = machine.with_budget(budget)
     moved = simulate_plan(plan("ebbtide", without_remakes(STEP), machine, budget), without_remakes(STEP), bounded)
     written = [written_bytes(machine, moved)]
-    for wear in (0.0, 0.5, 2.0):
+    most = peak(live_bytes(STEP, page_size_of(machine)))
+    for wear in (0.0, 1.5, 6.0):
         made = simulate_plan(plan("ebbtide", STEP, machine, budget, wear=wear), STEP, bounded)
-        assert made.step_ns <= moved.step_ns * (1 + wear * (1 - written_bytes(machine, made) / written[0]))
+        spared = written[0] - written_bytes(machine, made)
+        assert made.step_ns <= moved.step_ns + wear * STEP.step_ns * spared / most
         written.append(written_bytes(machine, made))
     assert written == sorted(written, reverse=True)
     assert written[3] < written[2] < written[1] == written[0]

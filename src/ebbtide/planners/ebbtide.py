@@ -64,9 +64,9 @@ def ebbtide(
 ) -> Plan:
     """Return the fastest plan found within the budget. ``effort`` multiplies the number of tries.
 
-    With ``wear`` it may be another one: a plan that makes contents anew and writes nothing to the slowest
-    tier may take longer by that share than one that moves alone. One that writes half of that plan's bytes may take
-    longer by half of it, and so on.
+    With ``wear`` it may be another one: a plan that makes contents anew may take longer than one that moves alone, by
+    that share of the step's compute for as many bytes spared to the slowest tier as the step's storages peak at.
+    Half as many may cost half as much, and so on.
 
     Raises InfeasibleBudgetError if there is no plan, and PlanError if the slow tiers lack room for all that has to
     leave.

@@ -35,7 +35,7 @@ MARK = b"\0the answer of ebbtide's planning process\0"
 
 _SPARE = 48  # this part of the arena's budget stays free for what no trace shows: pages on their way, late evictions
 _SHORT = 8  # a plan may need more than there is by this part: it still beats none, and the decider finds the rest
-_WEAR = 0.02  # a training writes tens of TB a day, and disks last for some hundreds
+_WEAR = 0.05  # a training writes tens of TB a day, and disks last for some hundreds
 _EFFORT = 8  # the effort of a planner beside steps that follow a plan already: nobody waits for it
 _FASTER = 0.002  # a plan replaces another if it is predicted to be faster by this share
 _NEWS = 0.1  # a copy's time this share off the probe's, or half of it as a slowdown, is worth another plan
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def wear(self) -> float:
-        """How much longer a step may take that writes nothing, as a share. An accelerator's slow tier does not wear."""
+        """The share that a step may take longer to write its peak less. An accelerator's slow tier does not wear."""
         return _WEAR if self.device is None else 0.0
 
 

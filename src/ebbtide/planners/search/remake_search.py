@@ -6,7 +6,7 @@ from math import inf
 
 from ebbtide.errors import PlanError
 from ebbtide.ir.machine import InPlace, Machine
-from ebbtide.ir.occupancy import occupancy
+from ebbtide.ir.occupancy import occupancy, peak
 from ebbtide.ir.plan import Stay
 from ebbtide.ir.remakes import Chosen, Split, split
 from ebbtide.ir.stay_columns import columns_of
@@ -37,15 +37,16 @@ class _Remade:
 class RemakeSearch:
     """Searches plans in which some contents are made anew, beside the best plan ``like`` without that.
 
-    It takes the plan of the least *cost*: its time, and the share ``wear`` of a step for as many bytes written to a
-    file as ``like`` writes there.
+    It takes the plan of the least *cost*: its time, and the share ``wear`` of a step's compute for as many bytes
+    written to a file as the step's storages peak at.
     """
 
     def __init__(self, remaking: Remaking, like: Candidate, bound_ns: int, deadline_ns: int, wear: float) -> None:
         self.remaking, self.like, self.bound_ns, self.deadline_ns = remaking, like, bound_ns, deadline_ns
         self.trace, self.machine = remaking.trace, remaking.problem.machine
-        written = written_bytes(self.machine, like.outcome)
-        self.price = wear * like.step_ns / written if written else 0.0  # ns for a byte
+        self.price = 0.0  # ns for a byte
+        if written_bytes(self.machine, like.outcome):
+            self.price = wear * self.trace.step_ns / peak(remaking.problem.live)
         self.tried: set[Chosen] = {()}
         self.best: _Remade | None = None
 
