@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch  # noqa: F401 (loads the libraries that native code needs)
 
@@ -119,6 +120,35 @@ class Run:
         report = self.planning.report()
         assert report is not None
         return report
+
+
+class Shapes(Native):
+    """Steps that follow the schedule of their shape, if there is one. A shape is a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape = 0
+        self.loaded: dict[int, int] = {}  # shapes by schedule
+
+    def followed(self) -> int | None:
+        return next((number for number, shape in self.loaded.items() if shape == self.shape), None)
+
+    def load_schedule(self, columns: object) -> int:
+        number = next(number for number in range(100) if number not in self.loaded)
+        self.loaded[number] = self.shape
+        self.schedules += 1
+        return number
+
+    def unload_schedule(self, number: int) -> None:
+        del self.loaded[number]
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> Shapes:
+    found = Shapes()
+    monkeypatch.setattr(planning, "_torch", found)
+    monkeypatch.setattr(planning, "likeness", lambda recording: f"shape {found.shape}")
+    return found
 
 
 def test_a_first_step_that_was_slower_than_the_later_ones_is_planned_anew_with_their_times(native: Native) -> None:
@@ -247,12 +277,88 @@ def test_a_plan_that_was_named_stays(native: Native) -> None:
     assert run.plan.lower_bound_s is None
 
 
-def test_a_step_that_did_more_than_was_planned_shows_nothing(native: Native) -> None:
+def test_steps_that_do_more_than_was_planned_are_planned_once_three_come_in_a_row(native: Native) -> None:
+    """They allocate alike, so they follow the plan."""
     run = Run(native)
     run.steps(2, made_step(COLD))
     longer = replace(made_step(WARM), nbytes=made_step(WARM).nbytes + 1)
+    run.steps(2, longer)
+    run.steps(1, made_step(COLD))
+    run.steps(2, longer)
+    assert (len(run.jobs), native.unloaded) == (1, [])
+    run.steps(1, longer)
+    assert (len(run.jobs), native.unloaded, run.plan.step_s) == (2, [0], 0.24)
     run.steps(50, longer)
+    assert native.schedules == 2
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_steps_that_come_to_take_another_time_are_measured_again(native: Native, named: bool) -> None:
+    run = Run(native, fixed=named)
+    run.steps(60, made_step(WARM))
+    for tick_ms in (COLD, WARM):
+        run.steps(70, made_step(tick_ms))
+        assert run.plan.step_s == (0.24 if named else N_TICKS * tick_ms / 1e3)
+        run.steps(70, made_step(tick_ms))
+    assert native.schedules == (1 if named else 3)
+
+
+def test_a_machine_whose_steps_vary_is_not_measured_all_the_time(native: Native) -> None:
+    run = Run(native)
+    run.steps(50, made_step(WARM))
+    jobs, taken = len(run.jobs), native.taken
+    for _ in range(100):
+        run.steps(3, made_step(WARM))
+        run.steps(3, made_step(COLD))
+    assert len(run.jobs) <= jobs + 5
+    assert native.taken <= taken + 15
+
+
+def test_another_budget_is_planned_for_once(native: Native) -> None:
+    run = Run(native)
+    run.steps(50, made_step(WARM))
+    for budget_bytes, jobs in ((95, 1), (80, 2), (75, 2), (100, 3), (0, 3)):
+        for _ in range(10):
+            run.planning.ended(0.24, moved=True)
+            run.planning.learn(budget_bytes * MIB)
+        assert len(run.jobs) == native.schedules == jobs
+        assert run.jobs[-1].budget_bytes == {1: 100, 2: 80, 3: 100}[jobs] * MIB
+    run = Run(native, fixed=True)
+    native.schedules = 0
+    run.steps(10, made_step(WARM))
+    run.planning.learn(50 * MIB)
     assert len(run.jobs) == 1
+
+
+def test_a_timeline_is_of_a_step_like_the_saved_one(shapes: Shapes) -> None:
+    shown: list[bytes] = []
+    run = Run(shapes, save_timeline=shown.append)
+    for shapes.shape, tick_ms in ((0, WARM), (1, COLD)):
+        run.steps(5, made_step(tick_ms))
+    run.planning.finish()
+    assert run.jobs[-1].recording.time_ns == N_TICKS * WARM * MS
+    assert len(shown) == 1
+
+
+def test_a_saved_trace_has_the_names_of_the_first(native: Native) -> None:
+    """They are noted before there is a plan, and not again."""
+    run = Run(native)
+    run.steps(50, replace(made_step(WARM), names=["", "net.0"], tick_module=np.ones(N_TICKS, dtype=np.int64)))
+    for _ in range(2):
+        native.lost = 1
+        run.steps(2, made_step(WARM))
+    assert ["net.0" in trace.operation(0) for trace in run.saved] == [True] * 3
+
+
+def test_the_plan_that_was_followed_last_is_told(shapes: Shapes) -> None:
+    run = Run(shapes)
+    run.steps(4, made_step(WARM))
+    shapes.shape = 1
+    run.steps(2, made_step(COLD))  # planned, and followed by none
+    assert len(shapes.loaded) == 2
+    shapes.shape = 0
+    run.steps(1, made_step(WARM))
+    assert run.plan.step_s == 0.24
 
 
 def test_a_training_process_keeps_columns_of_a_few_steps(native: Native) -> None:
@@ -272,35 +378,6 @@ def test_plans_of_one_shape_are_bounded(native: Native, monkeypatch: pytest.Monk
     run.steps(2, made_step(COLD))
     run.steps(50, made_step(WARM))
     assert native.schedules == 1
-
-
-class Shapes(Native):
-    """Steps that follow the schedule of their shape, if there is one. A shape is a number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shape = 0
-        self.loaded: dict[int, int] = {}  # shapes by schedule
-
-    def followed(self) -> int | None:
-        return next((number for number, shape in self.loaded.items() if shape == self.shape), None)
-
-    def load_schedule(self, columns: object) -> int:
-        number = next(number for number in range(100) if number not in self.loaded)
-        self.loaded[number] = self.shape
-        self.schedules += 1
-        return number
-
-    def unload_schedule(self, number: int) -> None:
-        del self.loaded[number]
-
-
-@pytest.fixture
-def shapes(monkeypatch: pytest.MonkeyPatch) -> Shapes:
-    found = Shapes()
-    monkeypatch.setattr(planning, "_torch", found)
-    monkeypatch.setattr(planning, "likeness", lambda recording: f"shape {found.shape}")
-    return found
 
 
 def test_the_hundredth_shape_is_planned_as_the_first(shapes: Shapes) -> None:
@@ -352,7 +429,7 @@ def test_each_links_forecast_stands_beside_what_a_step_came_to() -> None:
 
 @pytest.mark.parametrize(("step_s", "times"), [(1.4, None), (1.5, 1.5), (0.6, None), (0.5, 0.5)])
 def test_a_forecast_that_is_missed_by_half_is_told_once(step_s: float, times: float | None) -> None:
-    steps, planned = FollowedSteps(None, looks=False), PlanReport("ebbtide", "feasible", 1, 1.0, 1.0, None, 0.0, 1)  # type: ignore[arg-type]
+    steps, planned = FollowedSteps(made_step(COLD), looks=False), PlanReport("", "", 1, 1.0, 1.0, None, 0.0, 1)
     told = []
     for wall_s in (9.0, *[step_s] * 9):
         steps.ended(wall_s)

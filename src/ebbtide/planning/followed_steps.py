@@ -1,8 +1,9 @@
 """Times of the steps that follow one plan, and whether they are worth another plan.
 
 The recorded step alone shows too little: it touches memory for the first time. So two of the steps that follow its plan
-are measured, and five each twice later on. Only columns of a few steps are kept, not recordings: a training process
-keeps them within its budget.
+are measured, and five each twice later on. Three more are measured where steps come to take another time: the script
+does more (an average of its weights, say), or the machine does less. Only columns of a few steps are kept, not
+recordings: a training process keeps them within its budget.
 """
 
 from collections import deque
@@ -20,28 +21,34 @@ from ebbtide.units import seconds
 
 _KEPT = 5
 _LOOKS = ((0, 2), (3, 5), (27, 5))  # (followed, n): after more than this many steps that followed, n are measured
+_LOOK_AGAIN = (0, 3)  # most of the steps that are kept are then of now
 _JUDGED = 5  # steps that follow a plan, after which its forecast is judged
 _NEWS = 0.1  # a step whose time differs by this share is worth another plan
+_DRIFT, _DRIFTED = 0.15, 3  # where the time of so many steps in a row differs by that share, it is another
 
 
 class FollowedSteps:
     """Steps of one shape. Plans that are made anew for it share this. ``looks``: they may be planned anew.
 
-    ``trace`` is the trace of the plan that they follow, as a file's bytes, while it may be needed. ``plan`` is the plan
-    itself, while a faster one may be wanted. ``fastest_s`` is the time of the fastest step that followed a plan.
-    ``gone`` is how many of the plan's storages were known to be freed.
+    ``trace`` is the trace of the plan that they follow, as a file's bytes. ``plan`` is the plan itself, while a faster
+    one may be wanted. ``fastest_s`` is the time of the fastest step that followed a plan. ``gone`` is how many of the
+    plan's storages were known to be freed. ``budget_bytes`` is what there was when a plan was asked for last.
+    ``unlike`` counts the measured steps since the last one that was as planned.
     """
 
     def __init__(self, recorded: Recording, looks: bool) -> None:
         self.trace = self.plan = b""
         self.fastest_s = inf
-        self.gone = 0
+        self.gone = self.budget_bytes = self.unlike = 0
         self.made = 0  # plans for them, the replaced ones too, since most of their storages were new
         self.last = 0  # the run's last step that followed one
         self.traffic: Traffic | None = None  # of the last measured step that followed the plan
-        self._times = deque([TickTimes.of(recorded)] if looks else [], maxlen=_KEPT)
+        self._times = deque([TickTimes.of(recorded)], maxlen=_KEPT)
         self._followed = self._noted = 0
         self._walls_s: list[float] = []  # of the first steps that followed the present plan
+        self._usual_s = 0.0
+        self._last_s: deque[float] = deque(maxlen=_DRIFTED)
+        self._drifts_from = 0 if looks else inf  # so many steps must have followed
         self._looks = list(_LOOKS) if looks else []
 
     @property
@@ -54,6 +61,14 @@ class FollowedSteps:
         self.fastest_s = min(self.fastest_s, wall_s)
         if len(self._walls_s) <= _JUDGED:
             self._walls_s.append(wall_s)
+            self._usual_s = median(self._walls_s)
+            return
+        self._last_s.append(wall_s)
+        off = [abs(last_s - self._usual_s) > _DRIFT * self._usual_s for last_s in self._last_s]
+        if len(off) == _DRIFTED and all(off) and not self._looks and self._followed >= self._drifts_from:
+            self._usual_s = median(self._last_s)
+            self._drifts_from = 2 * self._followed  # a machine whose steps vary is not looked at all the time
+            self._looks.append(_LOOK_AGAIN)
 
     def missed(self, planned: PlanReport) -> tuple[float, float] | None:
         """Return how many times as long as forecast the plan's first steps took, and their median, if it was missed:
@@ -65,6 +80,7 @@ class FollowedSteps:
     def note(self, recording: Recording) -> bool:
         """Add a step's times and return whether there are enough. Callers MUST have found that the step is alike."""
         self._times.append(TickTimes.of(recording))
+        self.unlike = 0
         self._noted += 1
         if self._noted < self._looks[0][1]:
             return False
@@ -84,9 +100,8 @@ class FollowedSteps:
         """Note that steps follow a plan made from ``trace``. ``plan`` is empty where no faster one is wanted."""
         self.traffic, self.gone = None, 0
         self._walls_s.clear()
-        self.trace, self.plan = (trace, plan) if self._looks else (b"", b"")
-        if not self._looks:
-            self._times.clear()
+        self._last_s.clear()
+        self.trace, self.plan = trace, plan if self._looks else b""
 
     def bound_s(self, planned: PlanReport) -> float | None:
         """Return the plan's bound; None where a step was faster."""

@@ -5,7 +5,9 @@ steps, another sequence length, another branch). When a shape comes a second tim
 the warm-up is taken to be steady and planned at once, unless it ends much of the step before and leaves nothing like
 it. Steps that follow a schedule are measured now and then (``followed_steps``): their typical times, and the real
 cost of their moves where a probe measured the machine. If that is news, the step is planned anew. It is also planned
-anew when storages of its plan were freed: what replaced them (a state that a script loaded) is in no plan.
+anew when storages of its plan were freed: what replaced them (a state that a script loaded) is in no plan. So it is
+where the budget has become another one. A step that allocates alike follows the schedule, too; where it does more, that
+is another shape.
 
 Plans are made one at a time, while steps go on as they did, unrecorded (``pending_plan``). A plan is taken up at the
 end of the step in which it came. Dead plans give back what they took: those that were replaced, and those of which more
@@ -41,6 +43,8 @@ _MOST_REFUSALS = 3  # a planner may refuse this often before there is a plan: ea
 _MOST_KILLS = 3  # after so many killed planning processes, a step whose planning was killed is not planned again
 _TO_GAIN = 0.005  # a plan within this share of its bound is good: no faster one is wanted
 _MOST_SHAPES = 64  # so many are known again, the last ones
+_UNLIKE = 3  # so many steps in a row that are unlike their plan, but like each other, are another shape
+_OTHER_BUDGET = 8  # a budget that differs by this part is worth another plan
 _AT_REST = 40  # steps in which nothing moved: no plan would help the next one, and a recording takes time
 
 
@@ -52,7 +56,7 @@ class Wanted:
     made anew. ``fixed``: the plan was named, and no other is made. ``waits``: training stands still while a plan is
     made. ``improves``: the planner may use spare time to find a faster plan. ``save`` gets the files of the first
     plan: the trace's and its own. ``saved`` names what it writes ("plan"), "" for nothing. ``save_timeline`` gets the
-    last step that followed a schedule, once, at the end. ``device`` is the accelerator that is bounded.
+    last step that followed the first plan, once, at the end. ``device`` is the accelerator that is bounded.
     """
 
     measures: bool = False
@@ -147,10 +151,11 @@ class Planning:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
-        """Return the report of the last plan, or of the one that it replaced if no step was left to follow it."""
+        """Return the report of the plan that was followed last, or of the one that it replaced if no step was left to
+        follow it."""
         if not self._plans:
             return None
-        told = next(reversed(self._plans.values())).told()
+        told = max(reversed(self._plans.values()), key=lambda planned: planned.steps.last).told()
         if told.taken_up_after == self._steps and self._replaced is not None:
             told = self._replaced
         return replace(told, plans=len(self._plans))
@@ -257,7 +262,12 @@ class Planning:
             return self.followed is None or self._wanted.save_timeline is not None
         unknown = bool(planned.report.links) and planned.steps.traffic is None
         looked_at = unknown or planned.steps.looked_at or _torch.gone() > planned.steps.gone
-        return looked_at or self._wanted.save_timeline is not None
+        return looked_at or self._is_another(budget_bytes, planned) or self._wanted.save_timeline is not None
+
+    def _is_another(self, budget_bytes: int, planned: Planned) -> bool:
+        """Tell whether there is another budget than the plan was made for, and another plan may be made for it."""
+        was, may = planned.steps.budget_bytes, planned.steps.made < _MOST_PLANS and not self._wanted.fixed
+        return may and abs(budget_bytes - was) * _OTHER_BUDGET > was
 
     def _planned(self) -> Planned | None:
         """Return the plan that the last step followed."""
@@ -320,6 +330,7 @@ class Planning:
             self._drop(min(self._plans, key=lambda number: self._plans[number].steps.last))
         self._shapes[like] = True
         steps = FollowedSteps(recording, looks=not self._wanted.fixed)
+        steps.budget_bytes = budget_bytes
         self._waits_since_ns = perf_counter_ns()
         answer = self._ask(self._job(recording, budget_bytes))
         self._pending = PendingPlan.of(recording, answer, like, steps, self._steps, keep=self._first is None)
@@ -344,21 +355,25 @@ class Planning:
 
     def _learn_from(self, recording: Recording, planned: Planned, budget_bytes: int) -> None:
         """Learn from a step that followed a schedule: times of its operations and the cost of its moves."""
-        if self._wanted.save_timeline is not None:
+        steps, like = planned.steps, likeness(recording)
+        is_of_saved = self._last is None or self.followed == self._first
+        if self._wanted.save_timeline is not None and like == planned.like and is_of_saved:
             self._last = (recording, planned.report.planner)
-        steps = planned.steps
         if planned.report.links:
             steps.traffic = traffic(recording, self._machine)
         gone = _torch.gone()
-        have_gone = gone > steps.gone
-        if not (steps.looked_at or have_gone) or likeness(recording) != planned.like:
-            return  # it did more than was planned; the next step may not
-        if have_gone:
-            steps.gone = gone
+        is_unknown = gone > steps.gone or self._is_another(budget_bytes, planned)
+        if not (steps.looked_at or is_unknown):
+            return
+        if like != planned.like:
+            self._learn_other(recording, like, steps, budget_bytes)
+            return
+        if is_unknown:
+            steps.gone, steps.budget_bytes = gone, budget_bytes
             if gone > _torch.standing():
                 steps.made = 0
             if steps.made < _MOST_PLANS:
-                known = Followed(steps.trace, steps.times(), measures=False, anew=True) if steps.trace else None
+                known = Followed(steps.trace, steps.times(), measures=False, anew=True)
                 self._plan_anew(recording, planned, budget_bytes, known)
             return
         if not steps.note(recording) or steps.made >= _MOST_PLANS:
@@ -369,7 +384,17 @@ class Planning:
             return
         self._plan_anew(recording, planned, budget_bytes, Followed(steps.trace, steps.times(), measures, anew, plan))
 
-    def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed | None) -> None:
+    def _learn_other(self, recording: Recording, like: str, steps: FollowedSteps, budget_bytes: int) -> None:
+        """Learn from a step that did more than was planned, or less. The next may not, but a few in a row are another
+        shape, and take the plan's place."""
+        steps.unlike = steps.unlike + 1 if like == self._like else 1
+        self._like = like
+        if steps.unlike >= _UNLIKE and not self._wanted.fixed and self.followed is not None:
+            self._drop(self.followed)
+            self._shapes.setdefault(like, False)
+            self._learn(recording, budget_bytes)
+
+    def _plan_anew(self, recording: Recording, planned: Planned, budget_bytes: int, known: Followed) -> None:
         followed = self.followed
         self._waits_since_ns = perf_counter_ns()
         asked = self._ask(self._job(recording, budget_bytes, known))
