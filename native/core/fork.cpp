@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -69,7 +70,11 @@ void Arena::inherit(bool inherited) {
 
 // Nobody makes in the child what is away. On another thread: one that has shared its work with others hangs when it does so in a child.
 void Arena::make_before_fork() {
-  if (!in_child_ && moves_.unmade() > 0) std::thread(options_.make_all).join();
+  if (in_child_ || moves_.unmade() == 0) return;
+  try {
+    std::thread(options_.make_all).join();
+  } catch (const std::system_error&) {  // no thread may begin: what is not made is an error in the child, where it is touched
+  }
 }
 
 void Arena::before_fork() {

@@ -4,23 +4,27 @@ Native code and the planner are stood in for; ``test_plans.py`` has real ones.
 """
 
 import signal
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
+from pathlib import Path
+from subprocess import check_output
 from typing import Any
 
 import numpy as np
 import pytest
 import torch  # noqa: F401 (loads the libraries that native code needs)
 
+import ebbtide
 from ebbtide.capture.recording import likeness
 from ebbtide.errors import EbbtideError
 from ebbtide.ir.occupancy import arena_pages, needed_bytes
 from ebbtide.ir.recording import Recording
 from ebbtide.ir.run_report import LinkReport, PlanReport
 from ebbtide.ir.schedule import no_commands
-from ebbtide.planning import planning
+from ebbtide.planning import plan_child, planning
 from ebbtide.planning.load_schedule import ScheduleColumns
 from ebbtide.planning.plan_job import Answer, Job, PlanningKilledError, _made_for
 from ebbtide.planning.planning import Planning, Wanted
@@ -407,3 +411,17 @@ def test_the_end_stops_a_planner_and_says_so(native: Native) -> None:
     made.finish()
     assert (process.stopped, warned, len(said)) == (True, [], 1)
     assert "EBBTIDE_WAIT_FOR_PLAN=1" in said[0]
+
+
+@pytest.mark.starts
+def test_the_planning_process_imports_no_file_of_the_script_that_is_named_like_one_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("html", "resource", "ebbtide"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the script has it')")
+    monkeypatch.syspath_prepend(tmp_path)
+    start = plan_child._START.format(paths=plan_child._import_path())
+    code = start.replace("; from", "; import ebbtide, html; from").replace("; main()", "; print(ebbtide.__file__)")
+    assert "html" in code
+    assert "main()" not in code
+    assert check_output([sys.executable, "-P", "-c", code], text=True).strip() == ebbtide.__file__

@@ -222,6 +222,19 @@ def test_a_tensor_larger_than_the_arena_is_saved(tmp_path: Path) -> None:
     assert all(torch.equal(part, numbers + (at << 20)) for at, part in enumerate(found["table"].split(1 << 20)))
 
 
+@pytest.mark.in_child(LARGER_THAN_ARENA)
+def test_a_spill_directory_may_go_since_its_file_has_no_name(tmp_path: Path) -> None:
+    """Large tensors are saved, and another session begins."""
+    spill = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    with ebbtide.Session(fast="1GiB", spill=spill):
+        spill.rmdir()
+        table = torch.arange(12 << 20, dtype=torch.float32)  # 48 MiB
+        torch.save(table, tmp_path / "saved.pt")
+        assert sum(_torch.counters()["evicted_bytes"]) > table.nbytes // 2
+    with ebbtide.Session(fast="1GiB", policy="ebbtide"):
+        assert torch.equal(torch.load(tmp_path / "saved.pt", mmap=True), table)
+
+
 @pytest.mark.in_child({"EBBTIDE_POLICY": "demand"})
 def test_a_tensor_larger_than_half_of_the_arena_is_saved_within_a_size(tmp_path: Path) -> None:
     """It is written by way of a mapped file, whose pages the kernel can take back."""

@@ -6,6 +6,7 @@ and away.
 
 import multiprocessing
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ PAGES = {"EBBTIDE_MIN_STORAGE": "4096", "EBBTIDE_POLICY": "demand", "EBBTIDE_PRO
 pytestmark = pytest.mark.in_child(PAGES)
 ROWS, WIDTH = 96, 4096  # 1.5 MiB
 BATCH = 32
+NOBODY = 65_534
 _shared: list[torch.Tensor] = []  # what a pool's children find where the parent left it
 
 
@@ -241,6 +243,24 @@ for epoch in range(5):
         total = sum(model(x).double().sum().item() for (x,) in DataLoader(rows, 50, num_workers=1))
     print("epoch", epoch, total)
 """
+
+
+def test_a_fork_where_no_thread_may_begin_is_an_error_that_a_script_can_catch() -> None:
+    """A thread makes what is to be made anew before a fork."""
+    torch.set_num_threads(1)
+    with ebbtide.Session(fast="1GiB"):
+        _torch.want_all_recipes(True)
+        numbers = torch.randn(512, 512)
+        made = torch.exp(numbers)
+        _torch.evict([made])
+        assert _torch.recipes() > 0
+        if os.getuid() == 0:  # which may have as many as it likes
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        with pytest.raises(BlockingIOError):
+            os.fork()
+        _torch.want_all_recipes(False)
+        assert torch.equal(made, torch.exp(numbers))
 
 
 @pytest.mark.here

@@ -219,7 +219,11 @@ def _written(write: Callable[..., Any], *args: Any) -> Any:
     nbytes = storage.nbytes() if isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu" else 0
     if nbytes < _least_in_pieces or not 0 < _torch.counters()["arena_limit_bytes"] < 2 * nbytes:
         return _holding(2, write, *args)  # it reads the storage once for its checksum, or not at all
-    with tempfile.TemporaryFile(dir=_spill) as file:
+    try:
+        unnamed = tempfile.TemporaryFile(dir=_spill)  # noqa: SIM115 (closed below)
+    except OSError:  # the directory has gone: the spill file in it has no name, and needs none
+        return _holding(2, write, *args)
+    with unnamed as file:
         _reserve(file.fileno(), nbytes)
         with mmap.mmap(file.fileno(), nbytes) as copy:
             there, begin = torch.frombuffer(copy, dtype=torch.uint8), storage.data_ptr()  # type: ignore[union-attr]

@@ -37,6 +37,7 @@ _CLOSED = (
     "the answer of the planning process is lost, since the script closed a file that it had not opened (os.closerange, "
     "say): let it close its own files alone"
 )
+_STANDARD = Path(os.__file__).parent
 _START = "import sys; sys.path[:] = {paths!r}; from ebbtide.planning.plan_process import main; main()"
 
 
@@ -168,7 +169,9 @@ def _read(said: bytes) -> Answer | EbbtideError | None:
 
 
 def _import_path() -> list[str]:
-    """List the directories that this process imports from, so the child finds the same Ebbtide and NumPy."""
+    """List the directories that this process imports from, so the child finds the same Ebbtide and NumPy. The script's
+    own come last: a file of its that is named like one of Python's (``html.py``) is nothing to the child."""
     entries = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    pythons = [entry for entry in entries if Path(entry) in (_STANDARD, _STANDARD / "lib-dynload")]
     own = [str(Path(module.__file__ or "").parents[1]) for module in (sys.modules["ebbtide"], np)]
-    return list(dict.fromkeys([*entries, *own]))
+    return list(dict.fromkeys([*pythons, *own, *entries]))

@@ -218,8 +218,9 @@ class Session(Driven):
         from ebbtide.runtime.arena_engine import ArenaEngine
         from ebbtide.runtime.start_arena import Run, spill_of_this_process
 
-        spill = spill_of_this_process(spill, bool(self._settings.spill))
-        planning = self._planning(lambda: machine_for(self._settings, spill, self._say))
+        chosen, spill = spill, spill_of_this_process(spill, bool(self._settings.spill))
+        measured = spill if all(directory.is_dir() for directory in spill) else chosen  # an open file outlives its own
+        planning = self._planning(lambda: machine_for(self._settings, measured, self._say))
         run = Run(self._settings, bounds, spill, decider_policy(self._settings.policy))
         engine = ArenaEngine(run, planning, self._ranks, say=self._say, warn=self._warn)
         self._begin_with(engine)
