@@ -374,6 +374,18 @@ def counts_versions() -> None:
     deferred(step)
 
 
+def parts_of_one_tensor() -> None:
+    """They have memory of their own since they were converted, and still one version counter."""
+
+    def make(net: Any) -> optim.Optimizer:
+        weights = torch.stack([layer.weight.detach() for layer in net.layers]).double()
+        for layer, weight in zip(net.layers, weights, strict=True):
+            layer.weight = nn.Parameter(weight)
+        return adamw(net.float())
+
+    deferred(plain_step, make)
+
+
 def keeps_versions() -> None:
     def step(net: Any, optimizer: Any, number: int) -> None:
         optimizer.zero_grad()
@@ -561,6 +573,7 @@ WAYS: dict[str, Callable[[], object]] = {
         scripted,
         traced,
         looks_while_pytorch_compiles,
+        parts_of_one_tensor,
         keeps_versions,
         counts_versions,
         a_batch_that_raises,

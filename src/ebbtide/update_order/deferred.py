@@ -199,6 +199,11 @@ class Deferred(Subscriber):
                     deferred[id(parameter)] = number
             if rest:
                 groups.append({**group, "params": rest})
+        for (
+            number
+        ) in deferred.values():  # some share a version counter, though no memory: parts of one tensor, converted
+            if (update := self._noted.get(number)) is not None:
+                update.look_again()
         reason = NO_STATE_YET if NO_STATE_YET in reasons else next(iter(reasons), "")
         return deferred, stand_in(type(optimizer), attributes, groups, optimizer.state), reason
 

@@ -121,10 +121,14 @@ class NotedUpdate:
 
     def defer(self, number: int) -> bool:
         """Defer it. Callers MUST have counted the changes of parameter and state already (``increment_version``)."""
-        self._noted = self._as_it_is()
+        self.look_again()
         gradient = self._parameter.grad
         assert gradient is not None
         return _torch.defer(number, [self._parameter, *self.state_tensors()], gradient)
+
+    def look_again(self) -> None:
+        """Take what the operands are now for what ``step`` found."""
+        self._noted = self._as_it_is()
 
     def carry_out(self) -> None:
         """Make the update. Raises OrderError where its operands were changed and nobody was told."""
