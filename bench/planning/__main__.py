@@ -4,8 +4,8 @@
     python -m bench.planning --before OLD.json --after NEW.json [--markdown]
 
 Each plan is made by a command of its own, as a user makes it, on one core. CPU seconds are user and system time of that
-process, all of it: Python's start, reading the trace, planning, what makes the bound loose, writing the plan. Of
-``--repeats`` runs of a plan the least counts.
+process, all of it: Python's start, reading the trace, planning, writing the plan. Of ``--repeats`` runs of a
+plan the least counts.
 The second form compares two such files.
 """
 

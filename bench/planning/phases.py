@@ -28,7 +28,6 @@ def main() -> None:
     from ebbtide.pipeline.reading import step_on  # noqa: F401 (loaded here, as the others are)
     from ebbtide.planners.base import page_size_of
     from ebbtide.planners.ebbtide import ebbtide
-    from ebbtide.planners.search.bound_diagnosis import looseness_of
 
     note("loading Ebbtide and NumPy")
     trace, machine, budget_bytes = read_inputs(asked.step, asked.machine, (), asked.fast)
@@ -37,8 +36,6 @@ def main() -> None:
     note("planning")
     require_valid(made, trace, machine.with_budget(budget_bytes), page_size_of(machine))
     note("checking the plan")
-    looseness_of(made, trace, machine)
-    note("what makes the bound loose")
     with TemporaryDirectory() as folder:
         save(made, Path(folder) / "made.plan")
     note("writing")

@@ -11,12 +11,11 @@ from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import Number, json_option, machines_options, traces_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ebbtide.ir.machine import Machine
     from ebbtide.ir.trace import Trace
     from ebbtide.pipeline.trials import Trial
-    from ebbtide.planners.search.bound_diagnosis import Looseness
 
 DRAWS = 3
 """How often ``--noise`` changes the times of a step. The seeds are always the same."""
@@ -61,7 +60,7 @@ def compare(
 
     The gap is the distance to a time that no plan can beat. A hit, as in 10Cache, is a storage that is usable at once
     when its operation is reached, however long others waited for it. Exposed is the share of the step in which compute
-    waits. If the gap of Ebbtide's own plan is above 2 %, a line names the constraint that makes the bound loose.
+    waits.
 
     Of several steps or machines, and with --noise, one table shows how the policies stand: the mean place, and for each
     budget the median of step over bound. Every step on every machine in every budget counts once. Budgets that hold
@@ -74,7 +73,7 @@ def compare(
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
     from ebbtide.ir.occupancy import live_bytes, peak
-    from ebbtide.pipeline.trials import again, explain_looseness, named, noisy, try_policy
+    from ebbtide.pipeline.trials import again, named, noisy, try_policy
     from ebbtide.planners.base import page_size_of
     from ebbtide.units import format_bytes
 
@@ -100,16 +99,14 @@ def compare(
                     each = ({policy: overs[draw] for policy, overs in drawn.items()} for draw in range(len(draws)))
                     cells.append(Cell(text, over_bound, tuple(each)))
                 rows.sort(key=lambda row: (row.outcome is None, row.outcome.step_ns if row.outcome else 0))
-                loose = {} if stand else {row.policy: explain_looseness(row, step, machine) for row in rows}
                 place = places(over_bound)
                 for row in rows:
-                    why = loose.get(row.policy)
                     more = {"trace": str(path), "fast": text, "place": place[row.policy], "counts": counts}
-                    more |= {"noisy_over_bound": drawn[row.policy], "loose": None if why is None else why.as_json()}
+                    more |= {"noisy_over_bound": drawn[row.policy]}
                     figures.append(as_figures(row, step, machine) | more)
                 if not as_json and not stand:
                     with begin.aside():
-                        _show(rows, loose, step, machine, on)
+                        _show(rows, step, machine, on)
     found = standings(cells, [*budgets[0]])
     if as_json:
         print_json({"standings": [asdict(one) for one in found], "cells": figures} if stand else figures)
@@ -118,13 +115,7 @@ def compare(
         show_standings(found, len(cells), left_out)
 
 
-def _show(
-    rows: "Sequence[Trial]",
-    loose: "Mapping[str, Looseness | None]",
-    step: "Trace",
-    machine: "Machine",
-    named: Path | None,
-) -> None:
+def _show(rows: "Sequence[Trial]", step: "Trace", machine: "Machine", named: Path | None) -> None:
     """Show the policies in one budget."""
     from ebbtide.commands.tables import show, show_remaking, show_trials, whose_times
     from ebbtide.units import format_bytes
@@ -134,7 +125,4 @@ def _show(
     title = f"{machine.name}: {format_bytes(rows[0].budget_bytes)} of {fast_tier}; {simulated}"
     show_trials(title, rows, step.step_ns, fast_tier)
     show_remaking(rows, step)
-    for policy, why in loose.items():
-        if why is not None:
-            show(f"{policy}, gap {100 * why.gap:.1f} %: {why.sentence()}")
     show("")

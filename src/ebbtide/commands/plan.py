@@ -45,40 +45,30 @@ def plan(
 ) -> None:
     """Plan a recorded step, for this machine or another.
 
-    Shows the plan's predicted time, a time that no plan can beat, and the gap. If the gap is above 2 %, it also names
-    the constraint that makes the bound loose. To follow the plan in a run, record the step with `ebbtide run
-    --save-trace`, and give the plan to `ebbtide run --plan`.
+    Shows the plan's predicted time, a time that no plan can beat, and the gap. To follow the plan in a run, record the
+    step with `ebbtide run --save-trace`, and give the plan to `ebbtide run --plan`.
     """
     from ebbtide.commands.tables import whose_times
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
-    from ebbtide.planners import DEFAULT
     from ebbtide.planners import plan as make
-    from ebbtide.planners.search.bound_diagnosis import looseness_of
     from ebbtide.terminal import folded_for_terminal
 
     check_writable({"plan": output}, [trace, machine])
     if export is not None and output is None:
         raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)
-    explains = policy == DEFAULT and not as_json
-    with working(1 + explains) as begin:
+    with working(1) as begin:
         begin(f"planning {len(inputs.trace.storages)} storages")
         with begin.leaving_nothing():
             made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
         if output is not None:
             _write(made, inputs, trace, export, output)
-        loose = None
-        if explains and made.planner == DEFAULT:
-            begin("looking for why a gap is left")
-            loose = looseness_of(made, inputs.trace, inputs.machine)
     if as_json:
         print_json(figures_of(made, inputs))
         return
-    lines = [describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace))]
-    if loose is not None:
-        lines.append(f"{'why a gap':<12} {loose.sentence()}")
-    click.echo(folded_for_terminal("\n".join(lines), sys.stdout, hanging=13))
+    said = describe(made, inputs, whose_times(inputs.machine, machine, inputs.trace))
+    click.echo(folded_for_terminal(said, sys.stdout, hanging=13))
     click.echo(f"{'saved':<12} {'no: -o FILE saves it' if output is None else output}")
 
 

@@ -11,10 +11,9 @@ from ebbtide.ir.check import require_tiers
 from ebbtide.ir.machine import Machine
 from ebbtide.ir.plan import Plan
 from ebbtide.ir.trace import Trace
-from ebbtide.planners import BUILT_IN, DEFAULT, PLANNERS, plan
+from ebbtide.planners import BUILT_IN, PLANNERS, plan
 from ebbtide.planners.base import page_size_of
 from ebbtide.planners.search.bound import lower_bound_ns
-from ebbtide.planners.search.bound_diagnosis import Looseness, looseness_of
 from ebbtide.simulator import POLICIES, SCORES, Outcome, simulate_policy
 from ebbtide.simulator.costs import Costs, costs_of
 
@@ -127,10 +126,3 @@ def again(row: Trial, trace: Trace, machine: Machine) -> float | None:
     else:
         outcome, _ = simulate_named(row.policy, trace, machine, row.budget_bytes)
     return outcome.step_ns / max(lower_bound_ns(trace, machine, machine.within(row.budget_bytes)), 1)
-
-
-def explain_looseness(row: Trial, trace: Trace, machine: Machine) -> Looseness | None:
-    """Say what makes the bound loose for our own plan, where there is one and its gap is not small."""
-    if row.planned is None or row.planned.planner != DEFAULT:
-        return None
-    return looseness_of(row.planned, trace, machine)
