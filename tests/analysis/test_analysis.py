@@ -14,13 +14,12 @@ from ebbtide.analysis.explain import Explainer
 from ebbtide.analysis.explain_plan import PlanView
 from ebbtide.analysis.intervals import QUANTILES, distributions_of, histogram_of, module_patterns
 from ebbtide.analysis.memory import Idleness, contents_at, memory_of, peak_of
-from ebbtide.analysis.patterns import difference_of, repetition_of
 from ebbtide.analysis.summary import analyze, to_json
 from ebbtide.analysis.swapping import Route, assumed_route, candidates_of, route_of
 from ebbtide.ir.base import Origin
 from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
 from ebbtide.ir.plan import Plan
-from ebbtide.ir.trace import StorageKind, Storages, Trace
+from ebbtide.ir.trace import StorageKind, Trace
 from tests.helpers.make_analysis import (
     GRADIENT,
     MOMENTUM,
@@ -121,17 +120,15 @@ def test_moving_by_hand() -> None:
 
 
 def test_json_has_the_figures() -> None:
-    analysis = analyze(by_hand(), ROUTE, "by hand", Origin.ASSUMED, (by_hand(),))
+    analysis = analyze(by_hand(), ROUTE, "by hand", Origin.ASSUMED)
     found = to_json(analysis)
-    assert (found["format"], found["version"], found["step_ns"]) == ("ebbtide-analysis", 1, 1050)
+    assert (found["format"], found["version"], found["step_ns"]) == ("ebbtide-analysis", 2, 1050)
     assert found["memory"]["live"] == [704, 1216, 2112, 1216, 448, 448]
     assert found["memory"]["mean_idle_bytes"]["between_uses"] == round((256 + 2 * 192 + 4 * 576 + 2 * 192 + 448) / 10.5)
     assert found["peak"]["by_kind"][0] == {"label": "other", "nbytes": 1024, "count": 1}
     assert found["waiting"]["distributions"]["overall"]["quantiles_ns"] == [0, 0, 100, 400, 900, 1000]
     assert found["swapping"]["candidates"]["queued"] == [True] * 4 + [False] * 6
     assert found["swapping"]["curve"][-1] == {"moves": 4, "moved_bytes": 576, "peak_bytes": 1920}
-    assert found["differences"][0]["alike"] is True
-    assert found["repetition"] is None
     assert analysis.swapping is not None
     assert analysis.swapping.outlier_share == pytest.approx(128_000 / 377_600)
 
@@ -229,49 +226,6 @@ def test_the_curve_is_what_taking_bytes_away_gives(trace: Trace) -> None:
                 level[tick % len(level)] -= int(found.nbytes[row])
         assert (point.moved_bytes, point.peak_bytes) == (moved, max(level))
     assert min(level) >= 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 5), min_size=4, max_size=30), st.integers(4, 6), st.floats(0, 0.5))
-def test_what_repeats_is_found(body: list[int], repeats: int, warm_up_share: float) -> None:
-    warm_up = int(warm_up_share * len(body))
-    events = [*range(-warm_up, 0), *body * repeats]
-    period = next(at for at in range(1, len(body) + 1) if len(body) % at == 0 and body == body[:at] * (len(body) // at))
-    found = repetition_of(events)
-    assert found is not None
-    assert found.period == period
-    assert found.matched == 1.0
-    assert found.differing == ()
-    assert found.start <= warm_up
-    assert found.repeats >= len(body) // period * repeats
-
-
-def test_what_differs_between_repeats_is_named() -> None:
-    layer = list("abcabd")
-    step = [*"xy", *layer * 12, "z", *(f"{event}'" for event in layer * 12), *["optimizer"] * 30]
-    events = [*"warm-up", *step * 7]
-    assert repetition_of(events).period == len(step)
-    events[7 + 2 * len(step) + 50] = "another"
-    found = repetition_of(events)
-    assert (found.start, found.period, found.repeats, found.differing) == (7, len(step), 7, (50,))
-    events.insert(7 + 3 * len(step) + 60, "one too many")
-    assert repetition_of(events).period == len(step)
-    assert repetition_of(list(range(100))) is None
-    assert repetition_of([]) is None
-
-
-def test_steps_that_differ_say_how() -> None:
-    from dataclasses import replace
-
-    first = by_hand()
-    *rest, last = first.storages
-    other = replace(first, storages=Storages.from_rows([*rest, replace(last, nbytes=2048, module="net.b")]))
-    found = difference_of(first, other)
-    assert not found.alike
-    assert found.first_tick is None  # scratch is nobody's operand
-    assert [(row.module, row.nbytes, row.count) for row in found.more] == [("net.b", 2048, 1)]
-    assert [(row.module, row.nbytes, row.count) for row in found.fewer] == [("", 1024, 1)]
-    assert difference_of(first, first).alike
 
 
 @settings(max_examples=80, deadline=None)

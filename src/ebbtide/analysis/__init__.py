@@ -8,7 +8,6 @@ They are pure functions: no torch, no clock, no files.
 - ``intervals`` has access-time intervals (ATIs) and their distribution.
 - ``swapping`` has the swap rule, for each interval alone and for all of them in a queue.
 - ``curves`` shows what more moves or a faster link would gain.
-- ``patterns`` finds whether and how steps repeat.
 - ``summary`` gathers all of this, and ``terminal`` shows it as a page.
 - ``explain`` describes one storage in words, and ``explain_plan`` what a plan does with it.
 """

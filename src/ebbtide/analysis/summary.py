@@ -9,13 +9,12 @@ import numpy as np
 from ebbtide.analysis.curves import BandwidthPoint, MovesPoint, bandwidth_curve, mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import QUANTILES, Distributions, Histogram, distributions_of, histogram_of
 from ebbtide.analysis.memory import Memory, Peak, memory_of, peak_of
-from ebbtide.analysis.patterns import Repetition, StepDifference, allocation_sizes, difference_of, repetition_of
 from ebbtide.analysis.swapping import Candidates, Route, candidates_of
 from ebbtide.ir.base import Origin
 from ebbtide.ir.trace import Trace
 
 FORMAT = "ebbtide-analysis"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,11 +48,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Analysis:
-    """The analysis of one step. Without accesses, ``waiting`` and ``swapping`` are None; without a route, ``swapping``
-    is.
-
-    ``repetition`` is found in the sizes allocated within the trace. ``differences`` compares other steps with this one.
-    """
+    """The analysis of one step. Without a route, ``swapping`` is None."""
 
     name: str
     origin: Origin
@@ -63,19 +58,11 @@ class Analysis:
     accesses: int
     memory: Memory
     peak: Peak
-    repetition: Repetition | None
     waiting: Waiting
     swapping: Swapping | None
-    differences: tuple[StepDifference, ...]
 
 
-def analyze(
-    trace: Trace,
-    route: Route | None = None,
-    machine: str = "",
-    origin: Origin = Origin.ASSUMED,
-    others: tuple[Trace, ...] = (),
-) -> Analysis:
+def analyze(trace: Trace, route: Route | None = None, machine: str = "", origin: Origin = Origin.ASSUMED) -> Analysis:
     """Analyze a step. ``machine`` names the machine of ``route``, and ``origin`` says how its figures were obtained."""
     return Analysis(
         trace.name,
@@ -86,10 +73,8 @@ def analyze(
         len(trace.accesses),
         memory_of(trace),
         peak_of(trace),
-        repetition_of(allocation_sizes(trace)),
         waiting_of(trace),
         swapping_of(trace, route, machine, origin) if route is not None else None,
-        tuple(difference_of(trace, other) for other in others),
     )
 
 

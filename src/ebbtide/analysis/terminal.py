@@ -31,7 +31,6 @@ def page(analysis: Analysis, trace: Trace) -> RenderableType:
         *_idle(analysis, root),
         *_purchase(analysis),
         *_best(analysis, trace, names.short),
-        *_steps(analysis),
     )
 
 
@@ -184,20 +183,3 @@ def _best(analysis: Analysis, trace: Trace, modules: Sequence[str]) -> Iterable[
             "queued" if found.queued[row] else "alone",
         )
     yield table if len(fitting) else Text("none: no interval is long enough for its storage")
-
-
-def _steps(analysis: Analysis) -> Iterable[RenderableType]:
-    found = analysis.repetition
-    if found is not None:
-        alike = f"{100 * found.matched:.1f} % alike"
-        yield _heading(f"Within the step: {found.repeats} times the same {found.period:,} allocations ({alike})")
-    for number, difference in enumerate(analysis.differences, start=2):
-        alike = "the same storages at the same times" if difference.alike else "not the same"
-        yield _heading(f"Step {number} against the first: {alike}, {difference.step_ratio:.2f} times as long")
-        if difference.first_tick is not None:
-            first, second = difference.ticks
-            yield Text(f"{second:,} ticks against {first:,}; they part at tick {difference.first_tick:,}")
-        for sign, rows in (("more", difference.more), ("fewer", difference.fewer)):
-            for row in rows[:_ROWS]:
-                what = place(words(row.kind), row.module)
-                yield Text(f"  {row.count:,} {sign}: {what}, {format_bytes(row.nbytes)} each")

@@ -5,26 +5,24 @@ from pathlib import Path
 import click
 
 from ebbtide.commands.examples import examples
-from ebbtide.commands.inputs import route_options
+from ebbtide.commands.inputs import route_options, trace_argument
 
 _WIDTH = 110
 """The page's width where there is no terminal to fit."""
 
 
 @click.command(epilog=examples("ebbtide analyze step.trace", "ebbtide analyze step.trace --machine dram-optane --json"))
-@click.argument("traces", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@trace_argument
 @route_options(
     "Show what moving would gain on this machine, and budgets would cost. Default: this computer, for budgets."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
-def analyze(
-    traces: tuple[Path, ...], machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool
-) -> None:
+def analyze(trace: Path, machine: Path | None, slow_tier: str | None, bandwidth: str | None, as_json: bool) -> None:
     """Show what a step holds at its peak, and what could leave.
 
     The report names idle storages, for how long they are idle, and what moving them would gain.
 
-    FILE is a trace (`ebbtide run --save-trace`), or one in the format tiertrace/1. Further files are compared with it.
+    TRACE is a file of `ebbtide run --save-trace`, or one in the format tiertrace/1.
     """
     import json
 
@@ -37,15 +35,13 @@ def analyze(
     from ebbtide.pipeline.reading import read_trace
     from ebbtide.report.answers import in_short
 
-    first, own = read_trace(traces[0])
-    others = [read_trace(path)[0] for path in traces[1:]]
+    recorded, own = read_trace(trace)
     way = way_of(machine, bandwidth, slow_tier, own)
-    on = machine_named(machine, own)
-    first, *others = (step_for(step, on) for step in (first, *others))
-    analysis = analyze_trace(first, *way, others=tuple(others))
-    there = machine_for(machine, own, first.device) if bandwidth is None else None
-    step = step_for(first, there)
-    budgets = try_budgets(step, there) if there is not None else ()
+    step = step_for(recorded, machine_named(machine, own))
+    analysis = analyze_trace(step, *way)
+    there = machine_for(machine, own, step.device) if bandwidth is None else None
+    timed = step_for(step, there)
+    budgets = try_budgets(timed, there) if there is not None else ()
     if as_json:
         tried = None if there is None else [as_figures(row, there) for row in budgets]
         click.echo(json.dumps(to_json(analysis) | {"budgets": tried}, allow_nan=False))
@@ -58,6 +54,6 @@ def analyze(
     if not console.is_terminal:
         console.width = piped_columns(_WIDTH)
     if there is not None:
-        times = whose_times(there, machine, step)
-        console.print(in_short(step, analysis.peak, budgets, there.name, times), end="\n\n")
-    console.print(page(analysis, first))
+        times = whose_times(there, machine, timed)
+        console.print(in_short(timed, analysis.peak, budgets, there.name, times), end="\n\n")
+    console.print(page(analysis, step))
