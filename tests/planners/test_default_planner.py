@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ebbtide.ir.base import Origin
 from ebbtide.ir.check import check_plan
 from ebbtide.ir.files import load
-from ebbtide.ir.machine import InPlace, Link, LinkGroup, Machine, Tier
+from ebbtide.ir.machine import InPlace, Link, Machine, Tier
 from ebbtide.ir.occupancy import exact, live_bytes, needed_bytes, occupancy, peak
 from ebbtide.ir.remakes import without_remakes
 from ebbtide.ir.tiertrace import read_tiertrace
@@ -25,7 +25,7 @@ from ebbtide.planners.search.bound import lost_per_byte, lower_bound_ns, ns_per_
 from ebbtide.planners.search.idle_table import idle_table
 from ebbtide.planners.search.slow_tiers import assign_tiers
 from ebbtide.planners.search.timing import Clock
-from ebbtide.simulator import simulate_plan, simulate_policy
+from ebbtide.simulator import simulate_policy
 from ebbtide.units import MIB
 from tests.helpers.make_g10 import machine as three_tiers
 from tests.helpers.make_g10 import tiertraces
@@ -252,41 +252,6 @@ def test_contents_are_exchanged_where_compute_waits_for_the_slower_tier(
     assert again.stays == found.stays  # what is drawn does not change
     monkeypatch.setattr("ebbtide.planners.search.move_search._EXCHANGES", 0)
     assert ebbtide(trace, machine, 7 * ACTIVATION).predicted_ns > 1.1 * found.lower_bound_ns
-
-
-def with_drive(machine: Machine, together: int) -> Machine:
-    """Give the host a link to the SSD, too, and let it and the GPU's links share the drive."""
-    links = [replace(link, shares="drive") if "ssd" in (link.source, link.target) else link for link in machine.links]
-    links.append(Link("host", "ssd", 10**9, shares="drive"))
-    return replace(machine, links=tuple(links), groups=(LinkGroup("drive", together),), exclusive=False)
-
-
-@pytest.mark.parametrize("together", [1, 2])
-def test_writes_pass_through_the_host_where_the_drive_takes_more_from_two_links(together: int) -> None:
-    """Each link to the SSD has 1 byte a ns. With one of them the plan takes 18.4 copies of an activation."""
-    trace, machine = there_and_back(20, host=8, ssd_rate=10**9, host_rate=20 * 10**9)
-    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // 10))
-    machine = with_drive(machine, together * 10**9).with_budget(3 * ACTIVATION)
-    found = ebbtide(trace, machine, 3 * ACTIVATION)
-    assert check_plan(found, trace, machine, page_size_of(machine)) == ()
-    moved = simulate_plan(found, trace, machine, page_size_of(machine)).moved_bytes
-    assert ("host->ssd" in moved) == (together > 1)
-    assert (found.predicted_ns < 18 * ACTIVATION) == (together > 1)
-
-
-@pytest.mark.parametrize(("layers", "faster", "eighths"), [(8, 4, 0), (6, 8, 3)])
-def test_what_passes_through_the_host_keeps_every_promise(layers: int, faster: int, eighths: int) -> None:
-    trace = network(layers=layers)
-    trace = replace(trace, ticks=replace(trace.ticks, time_ns=trace.ticks.time_ns // faster))
-    least, most = least_and_most(trace, page_size_of(DISK))
-    budget = least + (most - least) * eighths // 8 + PAGE
-    _, machine = there_and_back(1, host=1, ssd_rate=10**9, host_rate=20 * 10**9)
-    gpu, host, ssd = machine.tiers
-    machine = replace(machine, tiers=(gpu, replace(host, capacity_bytes=most // 5), ssd))
-    machine = with_drive(machine, 2 * 10**9).with_budget(budget)
-    found, direct = (ebbtide(trace, one, budget) for one in (machine, replace(machine, links=machine.links[:-1])))
-    assert check_plan(found, trace, machine, page_size_of(machine)) == ()
-    assert found.predicted_ns < direct.predicted_ns
 
 
 @settings(max_examples=25, deadline=None)

@@ -15,16 +15,13 @@ shrinks, the search is made with it and without it, since its copies cost comput
 
 Where one of several slow tiers is full, contents are exchanged between them (``exchanges``).
 
-Where two links write more than one, some writes of the best plan pass through the tier before the slowest
-(``passing``).
-
 Where operators repeat, and copies are waited for or files are to be spared, steps are searched in which some contents
 are made anew instead of moved (``remaking``). The best plan without that tells what to hold them against, so no plan is
 slower for it than ``wear`` allows.
 
-Left out: several replicas in slow tiers, and storages that outlive a step once their successor is born. The number of
-simulations bounds the search and depends on the step's size alone. So plans are deterministic unless the time limit
-strikes.
+Left out: several replicas in slow tiers, ways through a slow tier to another, and storages that outlive a step once
+their successor is born. The number of simulations bounds the search and depends on the step's size alone. So plans are
+deterministic unless the time limit strikes.
 """
 
 from time import perf_counter_ns, process_time_ns

@@ -16,7 +16,6 @@ from ebbtide.ir.stay_columns import StayColumns
 from ebbtide.planners.search.bound import lower_bound_ns
 from ebbtide.planners.search.choice import Demand, choose
 from ebbtide.planners.search.exchanges import Exchanges
-from ebbtide.planners.search.passing import detour_of, passing
 from ebbtide.planners.search.problem import Problem, lacks_bytes
 from ebbtide.planners.search.slow_tiers import assign_tiers
 from ebbtide.planners.search.timing import Clock, Pace, moved_stays, time_moves
@@ -66,8 +65,6 @@ _MARGINS, _LEADS = (1.0, 1.15, 1.4), (0.0, 0.02, 0.2, 1.0)
 """Other paces for the best plan: factors of the copies' times, and leads as shares of a step."""
 POLISH = 25
 """The most plans that are simulated for other paces, beyond all others."""
-_DETOURS = 3
-"""So many times writes are chosen that take a detour, each by the ticks of the simulation before."""
 _BRIEF = 4
 """The simulations of a brief search."""
 _EXCHANGES = 100
@@ -132,7 +129,7 @@ class MoveSearch:
             choices.setdefault(one.chosen.tobytes(), one)
         for best in [*choices.values()][: self.effort + 1]:
             self.polish(best)
-        return self.by_detour(self.exchanged(self.confirmed()))
+        return self.exchanged(self.confirmed())
 
     def exchanged(self, best: Candidate) -> Candidate:
         """Return the plan with some contents in another slow tier, if that is faster.
@@ -153,19 +150,6 @@ class MoveSearch:
             return first
         best = replace(best, outcome=self.problem.simulated(best.moved, 3))
         return best if best.step_ns < first.step_ns else first
-
-    def by_detour(self, best: Candidate) -> Candidate:
-        """Return the plan with some of its writes by a detour, if that is faster."""
-        detour = detour_of(self.problem.machine, self.problem.tiers)
-        if detour is None or self.out_of_time or best.step_ns <= self.bound_ns * GOOD_ENOUGH:
-            return best
-        found = [best]
-        for _ in range(_DETOURS):
-            moved = passing(self.problem, detour, best.moved, found[-1].outcome)
-            if len(moved) == len(best.moved):
-                break
-            found.append(replace(best, moved=moved, outcome=self.problem.simulated(moved, 3)))
-        return min(found, key=lambda candidate: candidate.step_ns)
 
     def _moved_so(self, best: Candidate, homes: Ints, clock: Clock) -> StayColumns:
         """Time the intervals of a plan anew, with other homes."""
