@@ -9,13 +9,10 @@ import click
 from ebbtide.commands.completion import policies
 from ebbtide.commands.examples import examples
 from ebbtide.commands.inputs import Inputs, fast_option, json_option, machine_options, read_inputs, trace_argument
-from ebbtide.errors import SettingError
 from ebbtide.session.driven import check_writable, written
 
 if TYPE_CHECKING:
     from ebbtide.ir.plan import Plan
-
-TIERPLAN = "tierplan/1"
 
 
 @click.command(
@@ -30,7 +27,6 @@ TIERPLAN = "tierplan/1"
 @click.option(
     "--policy", metavar="NAME", shell_complete=policies, default="ebbtide", show_default=True, help="The planner."
 )
-@click.option("--export", type=click.Choice([TIERPLAN]), help="Write this format in place of Ebbtide's own.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the plan.")
 @json_option
 def plan(
@@ -39,7 +35,6 @@ def plan(
     changes: tuple[str, ...],
     fast: str | None,
     policy: str,
-    export: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -51,19 +46,19 @@ def plan(
     from ebbtide.commands.tables import whose_times
     from ebbtide.commands.trial_json import print_json
     from ebbtide.commands.working import working
+    from ebbtide.ir.files import save
     from ebbtide.planners import plan as make
     from ebbtide.terminal import folded_for_terminal
 
     check_writable({"plan": output}, [trace, machine])
-    if export is not None and output is None:
-        raise SettingError(f"--export {export} needs a file: -o FILE")
     inputs = read_inputs(trace, machine, changes, fast)
     with working(1) as begin:
         begin(f"planning {len(inputs.trace.storages)} storages")
         with begin.leaving_nothing():
             made = make(policy, inputs.trace, inputs.machine, inputs.budget_bytes)
         if output is not None:
-            _write(made, inputs, trace, export, output)
+            with written("plan", output):
+                save(made, output)
     if as_json:
         print_json(figures_of(made, inputs))
         return
@@ -112,20 +107,3 @@ def describe(made: "Plan", inputs: Inputs, times: str = "") -> str:
         "planned in": f"{format_time(seconds(made.plan_ns))} by {made.planner}",
     }
     return "\n".join(f"{name:<12} {text}" for name, text in rows.items() if text)
-
-
-def _write(made: "Plan", inputs: Inputs, trace: Path, export: str | None, output: Path) -> None:
-    from ebbtide.whole_file import write_whole
-
-    if export is None:
-        from ebbtide.ir.files import save
-
-        with written("plan", output):
-            save(made, output)
-    else:
-        from ebbtide.ir.tierplan import to_tierplan
-        from ebbtide.ir.tiertrace import read_tensor_ids
-
-        text = to_tierplan(made, inputs.trace, inputs.machine, read_tensor_ids(trace))
-        with written("plan", output):
-            write_whole(output, text.encode())

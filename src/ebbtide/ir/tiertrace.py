@@ -128,7 +128,7 @@ def read_tensor_ids(path: Path) -> tuple[int, ...]:
     """
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{"):
-        raise FileFormatError(f"{path} is not a file of format {FORMAT}; leave `--export` out for other steps")
+        raise FileFormatError(f"{path} is not a file of format {FORMAT}")
     return tuple(tensor["id"] for tensor in json.loads(data)["tensors"])
 
 
