@@ -20,7 +20,6 @@ import numpy as np
 
 from bench.papers.common import Row, spread, within
 from bench.step.measure import machine
-from ebbtide.analysis.columns import columns_of
 from ebbtide.analysis.curves import mean_freed_bytes, moves_curve
 from ebbtide.analysis.intervals import byte_seconds
 from ebbtide.analysis.memory import memory_of, peak_of
@@ -58,7 +57,7 @@ class Shares:
     def of(trace: Trace) -> "Shares":
         found, memory = idle_intervals(trace), memory_of(trace)
         moves = candidates_of(trace, assumed_route(RATE))
-        weight = np.sort(byte_seconds(found.idle_ns, columns_of(trace).nbytes[found.storage]))[::-1]
+        weight = np.sort(byte_seconds(found.idle_ns, trace.storages.nbytes[found.storage]))[::-1]
         peak, kept = peak_of(trace), (StorageKind.PARAMETER, StorageKind.OPTIMIZER_STATE)
         lasting = sum(one.nbytes for one in peak.residents if one.kind in kept)
         fed = sum(one.nbytes for one in peak.residents if one.kind is StorageKind.INPUT)

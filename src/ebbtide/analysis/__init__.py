@@ -3,7 +3,7 @@
 
 They are pure functions: no torch, no clock, no files.
 
-- ``columns`` holds a trace's storages as columns.
+- ``columns`` has what all ask of storages: first and last use, modules, the root of their names.
 - ``memory`` has the bytes at each tick, idle or in use, and the contents of the peak.
 - ``intervals`` has access-time intervals (ATIs) and their distribution.
 - ``swapping`` has the swap rule, for each interval alone and for all of them in a queue.

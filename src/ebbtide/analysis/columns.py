@@ -1,44 +1,20 @@
-"""A trace's storages as columns, since an analysis asks all of them the same questions."""
-
-from dataclasses import dataclass
+"""What an analysis asks of a trace's storages, beyond their own columns."""
 
 import numpy as np
 
-from ebbtide.ir.base import Flags, Ints, Names
+from ebbtide.ir.base import Ints
 from ebbtide.ir.trace import StorageKind, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Storages as columns: row i is ``trace.storage(i)``.
-
-    ``room`` is its bytes, or 0 if it lies in another storage's memory. ``first`` and ``last`` are the ticks of its
-    first and last access, or -1 for none.
-    """
-
-    nbytes: Ints
-    room: Ints
-    birth: Ints
-    death: Ints
-    persistent: Flags
-    scratch: Flags
-    kind: Names
-    first: Ints
-    last: Ints
-
-    def __len__(self) -> int:
-        return len(self.nbytes)
-
-
-def columns_of(trace: Trace) -> Columns:
-    rows, used = trace.storages, trace.accesses.storage
-    first, last = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
+def first_and_last_use(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the ticks of each storage's first and last access, or -1 for none."""
+    n_storages, used = len(trace.storages), trace.accesses.storage
+    first, last = np.full(n_storages, -1, dtype=np.int64), np.full(n_storages, -1, dtype=np.int64)
     begins = np.flatnonzero(np.diff(used, prepend=-1))
     ends = np.append(begins[1:], len(used)) - 1 if len(begins) else begins
     first[used[begins]] = trace.accesses.tick[begins]
     last[used[ends]] = trace.accesses.tick[ends]
-    room = np.where(rows.room_of == -1, rows.nbytes, 0)
-    return Columns(rows.nbytes, room, rows.birth, rows.death, rows.persistent, rows.scratch, rows.kind, first, last)
+    return first, last
 
 
 def has_lines(trace: Trace) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide.analysis.columns import columns_of, modules_of
+from ebbtide.analysis.columns import modules_of
 from ebbtide.ir.base import Floats, Ints
 from ebbtide.ir.trace import IdleIntervals, Trace, idle_intervals
 
@@ -75,7 +75,7 @@ class Distributions:
 
 
 def distributions_of(trace: Trace) -> Distributions:
-    rows, found = columns_of(trace), idle_intervals(trace)
+    rows, found = trace.storages, idle_intervals(trace)
     nbytes = rows.nbytes[found.storage]
     names = modules_of(trace)
     patterns = module_patterns(names)
@@ -129,7 +129,7 @@ def byte_seconds(idle_ns: Ints, nbytes: Ints) -> Floats:
 def histogram_of(trace: Trace) -> Histogram:
     """Count ATIs in four bins to a decade from 1 us on, and in one bin for all shorter ones."""
     found: IdleIntervals = idle_intervals(trace)
-    nbytes = columns_of(trace).nbytes[found.storage]
+    nbytes = trace.storages.nbytes[found.storage]
     longest = max(int(found.idle_ns.max(initial=0)), 1000)
     n_bins = int(np.ceil((np.log10(longest) - 3) * _BINS_PER_DECADE)) + 1
     edges = np.rint(10 ** (3 + np.arange(n_bins + 1) / _BINS_PER_DECADE)).astype(np.int64)

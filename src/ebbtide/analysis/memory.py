@@ -12,10 +12,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from ebbtide.analysis.columns import Columns, columns_of, modules_of
+from ebbtide.analysis.columns import first_and_last_use, modules_of
 from ebbtide.ir.base import Ints
 from ebbtide.ir.occupancy import levels, live_bytes, needed_bytes
-from ebbtide.ir.trace import StorageKind, Trace, idle_intervals
+from ebbtide.ir.trace import StorageKind, Storages, Trace, idle_intervals
 
 
 class Idleness(StrEnum):
@@ -53,10 +53,11 @@ class Memory:
 
 def memory_of(trace: Trace) -> Memory:
     """Return the bytes at each tick, in O((storages + accesses) log + kinds x ticks)."""
-    rows, n_ticks = columns_of(trace), len(trace.ticks)
+    rows, n_ticks = trace.storages, len(trace.ticks)
+    room = np.where(rows.room_of == -1, rows.nbytes, 0)  # others lie in another storage's memory
 
     def level(chosen: Ints, low: Ints, high: Ints) -> Ints:
-        return levels(low, high, rows.room[chosen], n_ticks)
+        return levels(low, high, room[chosen], n_ticks)
 
     by_kind = {}
     for kind in StorageKind:
@@ -67,25 +68,26 @@ def memory_of(trace: Trace) -> Memory:
         live_bytes(trace),
         needed_bytes(trace),
         by_kind,
-        {idleness: level(*where) for idleness, where in _idle(trace, rows).items()},
+        {idleness: level(*where) for idleness, where in _idle(trace).items()},
     )
 
 
-def _idle(trace: Trace, rows: Columns) -> dict[Idleness, tuple[Ints, Ints, Ints]]:
+def _idle(trace: Trace) -> dict[Idleness, tuple[Ints, Ints, Ints]]:
     """Return for each reason the storages, and the ticks [low, high) in which they are idle for it."""
-    between = idle_intervals(trace)
+    rows, between = trace.storages, idle_intervals(trace)
+    first, last = first_and_last_use(trace)
     passing = ~rows.persistent & ~rows.scratch
-    used = rows.first >= 0
+    used = first >= 0
     birth_is_use = rows.birth + 1  # the tick of the birth counts as use
-    waiting = np.flatnonzero(passing & used & (rows.first > rows.birth))
-    spent = np.flatnonzero(passing & used & (rows.death > rows.last + 1))
+    waiting = np.flatnonzero(passing & used & (first > rows.birth))
+    spent = np.flatnonzero(passing & used & (rows.death > last + 1))
     unused = np.flatnonzero(~rows.scratch & ~used)
     from_tick = np.where(rows.persistent, rows.birth, birth_is_use)
     unused = unused[rows.death[unused] > from_tick[unused]]
     return {
         Idleness.BETWEEN_USES: (between.storage, between.after + 1, between.until),
-        Idleness.BEFORE_FIRST_USE: (waiting, birth_is_use[waiting], rows.first[waiting]),
-        Idleness.AFTER_LAST_USE: (spent, rows.last[spent] + 1, rows.death[spent]),
+        Idleness.BEFORE_FIRST_USE: (waiting, birth_is_use[waiting], first[waiting]),
+        Idleness.AFTER_LAST_USE: (spent, last[spent] + 1, rows.death[spent]),
         Idleness.NEVER_USED: (unused, from_tick[unused], rows.death[unused]),
     }
 
@@ -163,10 +165,10 @@ def peak_of(trace: Trace) -> Peak:
 
 def contents_at(trace: Trace, tick: int) -> Peak:
     """Return the storages that are there at any tick of the step."""
-    rows, n_ticks = columns_of(trace), len(trace.ticks)
+    rows, n_ticks = trace.storages, len(trace.ticks)
     count = _generations(rows, tick, n_ticks)
     start_ns = trace.start_ns(np.arange(n_ticks + 1))
-    idle_ns, modules = _idle_around(trace, rows, tick), modules_of(trace)
+    idle_ns, modules = _idle_around(trace, tick), modules_of(trace)
     residents = []
     for number in np.flatnonzero(count).tolist():
         storage = trace.storage(number)
@@ -196,15 +198,16 @@ def contents_at(trace: Trace, tick: int) -> Peak:
     return Peak(tick, int(start_ns[tick]), total, here.operator, here.module, tuple(residents))
 
 
-def _generations(rows: Columns, tick: int, n_ticks: int) -> Ints:
+def _generations(rows: Storages, tick: int, n_ticks: int) -> Ints:
     """Count how often each storage is there at a tick: the ticks of its life that equal this one modulo the step."""
     before: Ints = (rows.death - tick + n_ticks - 1) // n_ticks - (rows.birth - tick + n_ticks - 1) // n_ticks
     return before
 
 
-def _idle_around(trace: Trace, rows: Columns, tick: int) -> list[int | None]:
+def _idle_around(trace: Trace, tick: int) -> list[int | None]:
     """Return ``Resident.idle_ns`` for each storage, of its youngest generation."""
-    n_ticks = len(trace.ticks)
+    rows, n_ticks = trace.storages, len(trace.ticks)
+    first, _ = first_and_last_use(trace)
     at = np.where(rows.persistent | (tick >= rows.birth), tick, tick + n_ticks)
     found: list[int | None] = [None] * len(rows)
     in_use = rows.scratch | (~rows.persistent & (at == rows.birth))
@@ -216,8 +219,8 @@ def _idle_around(trace: Trace, rows: Columns, tick: int) -> list[int | None]:
         inside = (between.after < now) & (now < between.until) & ((shift == 0) | rows.persistent[between.storage])
         for row in np.flatnonzero(inside).tolist():
             found[int(between.storage[row])] = int(between.idle_ns[row])
-    for number in np.flatnonzero(~rows.scratch & ~rows.persistent & (rows.first > at)).tolist():
-        begins, ends = trace.start_ns(np.array([rows.birth[number] + 1, rows.first[number]])).tolist()
+    for number in np.flatnonzero(~rows.scratch & ~rows.persistent & (first > at)).tolist():
+        begins, ends = trace.start_ns(np.array([rows.birth[number] + 1, first[number]])).tolist()
         found[number] = ends - begins
     for number in np.flatnonzero(in_use).tolist():
         found[number] = 0

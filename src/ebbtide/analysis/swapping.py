@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide.analysis.columns import columns_of
 from ebbtide.analysis.intervals import byte_seconds
 from ebbtide.ir.base import Flags, Floats, Ints, Origin
 from ebbtide.ir.machine import InPlace, Link, Machine, Tier
@@ -97,7 +96,7 @@ class Candidates:
 def candidates_of(trace: Trace, route: Route, most: int | None = None) -> Candidates:
     """Return all idle intervals. Only the best ``most`` of those that fit alone enter the queue, by default all."""
     found = idle_intervals(trace)
-    nbytes = columns_of(trace).nbytes[found.storage]
+    nbytes = trace.storages.nbytes[found.storage]
     weight = byte_seconds(found.idle_ns, nbytes)
     order = np.lexsort((found.after, found.storage, -weight))
     storage, after, until = found.storage[order], found.after[order], found.until[order]
