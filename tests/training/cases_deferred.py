@@ -7,6 +7,7 @@ with the bits of a plain run. What looks between steps is in ``test_looks``.
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,29 +34,7 @@ from tests.training.cases_in_backward import (
     train,
     variants_of,
 )
-from tests.training.cases_in_backward_refused import (
-    changes_the_object,
-    clips_as_it_collects,
-    clips_in_a_function,
-    clips_in_step,
-    gives_a_closure,
-    lbfgs,
-    of_its_own,
-    of_two_types,
-    one_zeroes,
-    step_of_the_others,
-    step_of_two_types,
-    step_with_a_sparse_gradient,
-    two_of_the_same,
-    with_a_group_of_its_own,
-    with_a_layer_that_is_not_yet_made,
-    with_a_number_of_its_own,
-    with_a_rate_that_requires_gradients,
-    with_a_sparse_gradient,
-    with_an_object_as_rate,
-    with_frozen_layers_of_another_type,
-    with_nesterov_over_lists,
-)
+from tests.training.cases_in_backward_refused import EITHER, one_zeroes, two_of_the_same
 
 Step = Callable[[Any, Any, int], None]
 Make = Callable[[Any], Any]
@@ -396,19 +375,6 @@ def keeps_versions() -> None:
     deferred(step)
 
 
-def with_one_step_for_all(net: Any) -> optim.Optimizer:
-    optimizer, step = adamw(net), torch.tensor(0.0)
-    for parameter in optimizer.param_groups[0]["params"]:
-        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[parameter] = {"step": step, **moments}
-    return optimizer
-
-
-def with_a_rate_that_is_trained(net: Any) -> optim.Optimizer:
-    rate = net.frozen.bias.requires_grad_(True)[:1].detach().fill_(0.01)
-    return optim.SGD([net.frozen.bias, *net.layers.parameters()], lr=rate, foreach=False)
-
-
 def with_an_array_of_small_state() -> tuple[str, ...]:
     """It is read after each step, without an operator."""
     arrays: dict[int, Any] = {}
@@ -594,119 +560,69 @@ def way(name: str) -> None:
 # ---- left as written ----------------------------------------------------------------------------------------------
 
 
-def compiled_forward() -> tuple[str, ...]:
-    """From the second step on, when the first one's updates have been put off: compiled code reads addresses."""
-    compiled: dict[int, Any] = {}
-
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        layers = nn.Sequential(*net.layers)
-        if number >= 3:
-            layers = compiled.setdefault(id(optimizer), torch.compile(layers, backend="aot_eager"))
-        optimizer.zero_grad()
-        layers(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))).square().mean().backward()
-        optimizer.step()
-
-    return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
+def step_compiled(net: Any, optimizer: Any, number: int) -> None:
+    """From step 3 on, when earlier updates have been put off: compiled code reads addresses."""
+    layers = nn.Sequential(*net.layers)
+    if number == 3:
+        optimizer.compiled = torch.compile(layers, backend="aot_eager")
+    optimizer.zero_grad()
+    layers = optimizer.compiled if number >= 3 else layers
+    layers(torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+    optimizer.step()
 
 
-def compiled_beforehand() -> tuple[str, ...]:
+@cache
+def compiled_beforehand() -> Any:
     """It is called without Dynamo, and reads the addresses that it is given."""
     example = torch.ones(WIDTH, WIDTH)
     compiled: Any = torch.compile(lambda weight: weight.sin().sum(), fullgraph=True, backend="eager")
-    total = compiled.aot_compile(((example,), {}))
-
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        scale = total(net.layers[0].weight.detach()) if number >= 3 else 1.0
-        optimizer.zero_grad()
-        (loss_of(net, number) * scale).backward()
-        optimizer.step()
-
-    return compare(step, lambda net: optim.AdamW(net.layers.parameters(), lr=1e-2)).updates
+    return compiled.aot_compile(((example,), {}))
 
 
-def with_a_pre_hook() -> tuple[str, ...]:
-    def halve(optimizer: optim.Optimizer, *_: Any) -> None:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.grad.mul_(0.5)
-
-    def make(net: Any) -> optim.Optimizer:
-        optimizer = adamw(net)
-        optimizer.register_step_pre_hook(halve)
-        return optimizer
-
-    return compare(plain_step, make).updates
+def step_compiled_beforehand(net: Any, optimizer: Any, number: int) -> None:
+    scale = compiled_beforehand()(net.layers[0].weight.detach()) if number >= 3 else 1.0
+    optimizer.zero_grad()
+    (loss_of(net, number) * scale).backward()
+    optimizer.step()
 
 
-def in_a_mode() -> tuple[str, ...]:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    def step(net: Any, optimizer: Any, number: int) -> None:
-        with FlopCounterMode(display=False):
-            plain_step(net, optimizer, number)
-
-    return compare(step).updates
+def of_the_layers(net: Any) -> optim.Optimizer:
+    return optim.AdamW(net.layers.parameters(), lr=1e-2)
 
 
-LEFT: dict[str, tuple[Callable[[], tuple[str, ...]], str]] = {
-    "compiled_forward": (compiled_forward, "compiled code reads parameters"),
-    "compiled_beforehand": (compiled_beforehand, "compiled code reads parameters"),
-    "with_a_closure": (lambda: compare(gives_a_closure).updates, "closure"),
-    "with_a_pre_hook": (with_a_pre_hook, "a hook of its step may change gradients"),
-    "of_another_library": (lambda: compare(plain_step, of_its_own).updates, "only optimizers of torch.optim"),
-    "clips_in_step": (lambda: compare(plain_step, clips_in_step).updates, "not PyTorch's own"),
-    "clips_in_a_function": (lambda: compare(plain_step, clips_in_a_function).updates, "not PyTorch's own"),
-    "clips_as_it_collects": (lambda: compare(plain_step, clips_as_it_collects).updates, "not PyTorch's own"),
-    "with_lbfgs": (lambda: compare(gives_a_closure, lbfgs, 3).updates, "only optimizers of torch.optim"),
-    "in_a_mode": (in_a_mode, "mode"),
+def with_one_step_for_all(net: Any) -> optim.Optimizer:
+    optimizer, step = adamw(net), torch.tensor(0.0)
+    for parameter in optimizer.param_groups[0]["params"]:
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": step, **moments}
+    return optimizer
+
+
+def with_a_rate_that_is_trained(net: Any) -> optim.Optimizer:
+    rate = net.frozen.bias.requires_grad_(True)[:1].detach().fill_(0.01)
+    return optim.SGD([net.frozen.bias, *net.layers.parameters()], lr=rate, foreach=False)
+
+
+LEFT = EITHER | {
+    "step_compiled": (step_compiled, of_the_layers, "compiled code reads parameters"),
+    "step_compiled_beforehand": (step_compiled_beforehand, of_the_layers, "compiled code reads parameters"),
     "with_one_step_for_all": (
-        lambda: compare(plain_step, with_one_step_for_all).updates,
+        plain_step,
+        with_one_step_for_all,
         "state, gradients or settings share memory with what an update changes",
     ),
     "with_a_rate_that_is_trained": (
-        lambda: compare(plain_step, with_a_rate_that_is_trained).updates,
+        plain_step,
+        with_a_rate_that_is_trained,
         "state, gradients or settings share memory with what an update changes",
     ),
-    "of_two_types": (lambda: compare(step_of_two_types, of_two_types).updates, "the parameters have several types"),
-    "with_frozen_layers_of_another_type": (
-        lambda: compare(step_of_the_others, with_frozen_layers_of_another_type).updates,
-        "the parameters have several types",
-    ),
-    "with_a_sparse_gradient": (
-        lambda: compare(step_with_a_sparse_gradient, with_a_sparse_gradient).updates,
-        "a sparse gradient changes how the other parameters",
-    ),
-    "with_a_number_of_its_own": (
-        lambda: compare(plain_step, with_a_number_of_its_own).updates,
-        "its setting lr is a Halved",
-    ),
-    "with_a_group_of_its_own": (
-        lambda: compare(plain_step, with_a_group_of_its_own).updates,
-        "of a class of the script's own",
-    ),
-    "with_nesterov_over_lists": (
-        lambda: compare(plain_step, with_nesterov_over_lists).updates,
-        "SGD changes gradients",
-    ),
-    "with_a_rate_that_requires_gradients": (
-        lambda: compare(plain_step, with_a_rate_that_requires_gradients).updates,
-        "its setting lr is a Tensor",
-    ),
-    "with_a_layer_that_is_not_yet_made": (
-        lambda: compare(plain_step, with_a_layer_that_is_not_yet_made).updates,
-        "a parameter is a UninitializedParameter",
-    ),
-    "with_an_object_as_rate": (
-        lambda: compare(changes_the_object, with_an_object_as_rate).updates,
-        "its setting lr is a Rate",
-    ),
 }
-"""The scenario, and why its updates are not deferred."""
+"""The scenario, its optimizer, and why its updates are not deferred."""
 
 
 def left(name: str) -> tuple[str, ...]:
-    return LEFT[name][0]()
+    step, make, _ = LEFT[name]
+    return compare(step, make).updates
 
 
 # ---- planned ------------------------------------------------------------------------------------------------------

@@ -148,15 +148,20 @@ def steps_twice(net: Any, optimizer: Any, number: int) -> None:
     optimizer.step()
 
 
-def with_a_hook_of_step(net: Any) -> optim.Optimizer:
-    optimizer = adamw(net)
-    optimizer.register_step_pre_hook(lambda *_: None)
-    return optimizer
-
-
 def halve(parameter: Tensor) -> None:
     assert parameter.grad is not None
     parameter.grad.mul_(0.5)
+
+
+def with_a_hook_of_step(net: Any) -> optim.Optimizer:
+    optimizer = adamw(net)
+
+    def halve_all(*_: Any) -> None:
+        for parameter in net.layers.parameters():
+            halve(parameter)
+
+    optimizer.register_step_pre_hook(halve_all)
+    return optimizer
 
 
 def with_a_hook_of_a_gradient(net: Any) -> optim.Optimizer:
@@ -398,51 +403,29 @@ def with_a_layer_that_is_not_yet_made(net: Any) -> optim.Optimizer:
     return optim.AdamW([*net.layers.parameters(), *nn.LazyLinear(WIDTH).parameters()], lr=1e-2)
 
 
-REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
-    "accumulates": (
-        accumulates,
-        adamw,
-        "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in",
-    ),
-    "clips": (clips, adamw, "clip_grad_norm_"),
-    "reads_gradients": (reads_gradients, adamw, "uses what its step works on"),
-    "reads_parameters": (reads_parameters, adamw, "uses what its step works on"),
-    "scales": (scales, adamw, "scaler.step"),
-    "schedules_before_step": (schedules_before_step, adamw, "lr changed"),
-    "loads_before_step": (loads_before_step, adamw, "its state changed"),
-    "keeps_gradients": (keeps_gradients, adamw, "or kept"),
+EITHER: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]] = {
     "gives_a_closure": (gives_a_closure, adamw, "closure"),
-    "steps_under_autocast": (steps_under_autocast, adamw, "autocast"),
-    "steps_compiled": (steps_compiled, adamw, "compiled"),
-    "compiles_backward": (compiles_backward, adamw, "the backward pass is compiled"),
-    "checkpoints_tied_layers": (checkpoints_tied_layers, adamw, "uses what its step works on"),
-    "steps_twice": (steps_twice, adamw, "a gradient is changed"),
-    "with_a_hook_of_step": (plain_step, with_a_hook_of_step, "a hook of its step"),
-    "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient, "waits for its gradients"),
+    "with_a_hook_of_step": (plain_step, with_a_hook_of_step, "a hook of its step may change gradients"),
     "of_its_own": (plain_step, of_its_own, "only optimizers of torch.optim"),
     "clips_in_step": (plain_step, clips_in_step, "not PyTorch's own"),
     "clips_in_a_function": (plain_step, clips_in_a_function, "not PyTorch's own"),
     "clips_as_it_collects": (plain_step, clips_as_it_collects, "not PyTorch's own"),
     "lbfgs": (gives_a_closure, lbfgs, "only optimizers of torch.optim"),
-    "two_of_the_same": (one_zeroes, two_of_the_same, "the same parameters"),
-    "sharing_memory": (plain_step, sharing_memory, "share memory"),
-    "with_state_that_shares_memory": (plain_step, with_state_that_shares_memory, "its state shares memory"),
     "steps_in_a_mode": (steps_in_a_mode, adamw, "within a mode"),
-    "steps_in_inference_mode": (steps_in_inference_mode, adamw, "inference mode"),
     "of_two_types": (step_of_two_types, of_two_types, "the parameters have several types"),
-    "with_a_sparse_gradient": (step_with_a_sparse_gradient, with_a_sparse_gradient, "a sparse gradient changes"),
-    "scales_by_hand": (scales_by_hand, fused, "found_inf changed between the backward pass and step"),
-    "with_a_scale_that_stays": (plain_step, with_a_scale_that_stays, "its grad_scale is set"),
+    "with_a_sparse_gradient": (
+        step_with_a_sparse_gradient,
+        with_a_sparse_gradient,
+        "a sparse gradient changes how the other parameters",
+    ),
     "with_frozen_layers_of_another_type": (
         step_of_the_others,
         with_frozen_layers_of_another_type,
         "the parameters have several types",
     ),
-    "changes_the_array": (changes_the_array, with_an_array_as_rate, "lr changed between the backward pass and step"),
     "changes_the_object": (changes_the_object, with_an_object_as_rate, "its setting lr is a Rate"),
     "with_a_number_of_its_own": (plain_step, with_a_number_of_its_own, "its setting lr is a Halved"),
     "with_a_group_of_its_own": (plain_step, with_a_group_of_its_own, "of a class of the script's own"),
-    "with_a_rate_for_inference": (plain_step, with_a_rate_for_inference, "its setting lr is a Tensor"),
     "with_nesterov_over_lists": (plain_step, with_nesterov_over_lists, "SGD changes gradients"),
     "with_a_rate_that_requires_gradients": (
         plain_step,
@@ -455,7 +438,36 @@ REFUSALS: dict[str, tuple[Callable[..., None], Callable[[nn.Module], Any], str]]
         "a parameter is a UninitializedParameter",
     ),
 }
-"""The scenario, its optimizer, and what is said of it."""
+"""What both other orders leave as written: the scenario, its optimizer, and what is said of it."""
+REFUSALS = EITHER | {
+    "accumulates": (
+        accumulates,
+        adamw,
+        "another forward pass ran between the backward pass and step (gradient accumulation?): cases_in",
+    ),
+    "clips": (clips, adamw, "clip_grad_norm_"),
+    "reads_gradients": (reads_gradients, adamw, "uses what its step works on"),
+    "reads_parameters": (reads_parameters, adamw, "uses what its step works on"),
+    "scales": (scales, adamw, "scaler.step"),
+    "schedules_before_step": (schedules_before_step, adamw, "lr changed"),
+    "loads_before_step": (loads_before_step, adamw, "its state changed"),
+    "keeps_gradients": (keeps_gradients, adamw, "or kept"),
+    "steps_under_autocast": (steps_under_autocast, adamw, "autocast"),
+    "steps_compiled": (steps_compiled, adamw, "compiled"),
+    "compiles_backward": (compiles_backward, adamw, "the backward pass is compiled"),
+    "checkpoints_tied_layers": (checkpoints_tied_layers, adamw, "uses what its step works on"),
+    "steps_twice": (steps_twice, adamw, "a gradient is changed"),
+    "with_a_hook_of_a_gradient": (plain_step, with_a_hook_of_a_gradient, "waits for its gradients"),
+    "two_of_the_same": (one_zeroes, two_of_the_same, "the same parameters"),
+    "sharing_memory": (plain_step, sharing_memory, "share memory"),
+    "with_state_that_shares_memory": (plain_step, with_state_that_shares_memory, "its state shares memory"),
+    "steps_in_inference_mode": (steps_in_inference_mode, adamw, "inference mode"),
+    "scales_by_hand": (scales_by_hand, fused, "found_inf changed between the backward pass and step"),
+    "with_a_scale_that_stays": (plain_step, with_a_scale_that_stays, "its grad_scale is set"),
+    "changes_the_array": (changes_the_array, with_an_array_as_rate, "lr changed between the backward pass and step"),
+    "with_a_rate_for_inference": (plain_step, with_a_rate_for_inference, "its setting lr is a Tensor"),
+}
+"""What is left as written because it looks at what an early update changes, too."""
 
 
 def refused(name: str) -> tuple[str, ...]:
