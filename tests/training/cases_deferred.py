@@ -271,6 +271,28 @@ def a_function_that_saves_a_parameter() -> None:
     deferred(step)
 
 
+def a_function_that_saves_state_that_is_no_argument() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, known: list[Tensor]) -> Tensor:
+            ctx.save_for_backward(*known)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+            (known,) = ctx.saved_tensors
+            return gradient * (1 + known.mean()), None
+
+    def step(net: Any, optimizer: Any, number: int) -> None:
+        optimizer.zero_grad()
+        state = optimizer.state.get(net.layers[3].weight)
+        beside = Scaled.apply(net.norm.weight, [state["exp_avg_sq"]]).sum() if state else 0
+        (loss_of(net, number) + beside).backward()
+        optimizer.step()
+
+    deferred(step)
+
+
 def steps_in_inference_mode() -> None:
     def step(net: Any, optimizer: Any, number: int) -> None:
         optimizer.zero_grad()
@@ -534,6 +556,7 @@ WAYS: dict[str, Callable[[], object]] = {
         autocast_around_all,
         steps_outside_autocast,
         a_function_that_saves_a_parameter,
+        a_function_that_saves_state_that_is_no_argument,
         steps_in_inference_mode,
         torch_func,
         scripted,

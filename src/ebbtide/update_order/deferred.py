@@ -7,8 +7,7 @@ Whoever is about to use a parameter, its gradient or its state has the update ca
 that the script's own order would not show. All other updates are made at the beginning of a backward pass, at the
 optimizer's next step, before a fork, and at the session's end.
 
-Left out: what ``doors`` leaves out, and version counters of parameters and state, which grow by one in ``step`` (and
-state's again with the update).
+Left out: what ``doors`` leaves out, and version counters of parameters and state, which grow by one in ``step``.
 """
 
 import os

@@ -1,9 +1,9 @@
 """One parameter's update, as ``optimizer.step()`` found it: carried out later, it gives the same bits.
 
 The optimizer's own ``step`` makes it, called on a stand-in whose groups hold this parameter alone. So its mathematics
-are not copied. It works on aliases of the parameter and of its gradient, made when the update was noted. So it changes
-nothing if the script takes the gradient away, or gives the parameter other memory or the optimizer another state. The
-aliases have version counters of their own. So autograd finds no change where the script made none.
+are not copied. It works on aliases of the parameter, of its gradient and of its state. So it changes nothing if the
+script takes the gradient away, or gives the parameter other memory or the optimizer another state. The aliases have
+version counters of their own. So autograd finds no change where the script made none.
 """
 
 import gc
@@ -136,13 +136,14 @@ class NotedUpdate:
             raise OrderError(self.withdrawn, deferred=True)
         if self._as_it_is() != self._noted:
             raise OrderError(f"{self.name} finds memory that was changed without PyTorch's knowledge", deferred=True)
-        state = dict(self._before)
+        before = {name: value.data if torch.is_tensor(value) else value for name, value in self._before.items()}
+        state = dict(before)
         groups = [{**self._settings, "params": [self._parameter]}]
         step: Any = self._kind.step
         with _uncompiled():
             step.__wrapped__(stand_in(self._kind, self._attributes, groups, {self._parameter: state}))
         for name, value in state.items():
-            if value is not self._before.get(name) and self._of_script.get(name) is self._before.get(name):
+            if value is not before.get(name) and self._of_script.get(name) is self._before.get(name):
                 self._of_script[name] = value
 
     def state_tensors(self) -> list[torch.Tensor]:
