@@ -102,7 +102,7 @@ class Planning:
         self._plans: dict[int, Planned] = {}  # plans that steps may follow, by schedule; the first one stays the first
         self._first: int | None = None  # the schedule of the first plan; -1 once it is no more
         self._like = ""  # the shape of the last step that followed no schedule
-        self._replaced: PlanReport | None = None  # the plan that steps followed before the last one came
+        self._replaced: PlanReport | None = None  # the plan that was replaced or forgotten last
         self._has_ended = False
         self._steps = 0
         self._at_rest = 0  # the last steps in which nothing moved
@@ -116,13 +116,13 @@ class Planning:
         saved, unless it ``hurries`` (the script was interrupted, say)."""
         self._has_ended = True
         try:
-            if self._pending is not None and self._wanted.saved and not self._plans and not hurries:
+            if self._pending is not None and self._wanted.saved and self._first is None and not hurries:
                 self._say(f"the run has ended; it waits for the {self._wanted.saved} that is to be saved")
                 self._waits = True
                 self.learn(0)
         finally:
             self._end_pending()
-        if self._wanted.saved and not self._plans:
+        if self._wanted.saved and self._first is None:
             few = f"{self._steps} steps were made, and {_WARM_UP_STEPS + 1} are needed"
             why = few if self._steps <= _WARM_UP_STEPS else "no step under a budget could be recorded"
             self._miss(f"no step was planned, so there is no {self._wanted.saved} to save: {self.refusal or why}")
@@ -151,10 +151,10 @@ class Planning:
             self._say(self.refusal)
 
     def report(self) -> PlanReport | None:
-        """Return the report of the plan that was followed last, or of the one that it replaced if no step was left to
-        follow it."""
+        """Return the report of the plan that was followed last, or of the one before it if no step was left to follow
+        it."""
         if not self._plans:
-            return None
+            return self._replaced
         told = max(reversed(self._plans.values()), key=lambda planned: planned.steps.last).told()
         if told.taken_up_after == self._steps and self._replaced is not None:
             told = self._replaced
@@ -179,7 +179,7 @@ class Planning:
     @property
     def wants_recordings(self) -> bool:
         """True while another step may be planned or is to be shown."""
-        if self._wanted.save_timeline is not None or (self._wanted.saved and not self._plans):
+        if self._wanted.save_timeline is not None or (self._wanted.saved and self._first is None):
             return self._pending is None
         return self._pending is None and not self._gave_up and self._at_rest < _AT_REST
 
@@ -338,6 +338,7 @@ class Planning:
     def _drop(self, number: int) -> None:
         """Forget a plan, so that another can take its place. Its shape may be planned again."""
         dropped = self._plans.pop(number)
+        self._replaced = dropped.told()
         _torch.unload_schedule(number)
         self._shapes.pop(dropped.like, None)
         if self._first == number:
@@ -416,24 +417,24 @@ class Planning:
         report = replace(answer.report, taken_up_after=self._steps)
         number = _torch.load_schedule(answer.schedule)
         pending.steps.made += 1
-        self._replaced = None
+        was: PlanReport | None = None
         if pending.replaces is not None:
-            self._replaced = self._plans.pop(pending.replaces).told()
+            was = self._replaced = self._plans.pop(pending.replaces).told()
             _torch.unload_schedule(pending.replaces)
         pending.steps.follow(answer.trace, answer.plan if self._may_improve(report, pending) else b"")
         self._plans[number] = Planned(report, pending.like, pending.steps)
         if pending.keep:
             self._first = number
             self._keep(answer)
-        self._tell(report, "a plan" if pending.replaces is None else "a new plan")
+        self._tell(report, was)
         return True
 
-    def _tell(self, report: PlanReport, what: str) -> None:
-        """Tell of the plan, and of what the disk will have to take, before it does."""
+    def _tell(self, report: PlanReport, was: PlanReport | None) -> None:
+        """Tell of the plan, and of what the disk will have to take, before it does. ``was`` is the one it replaces."""
         out = f"{self._machine.tiers[0].name}->"
         written = sum(link.forecast_bytes for link in report.links if link.name.startswith(out))
         forecast = f"{format_time(report.predicted_s)} a step, and {format_bytes(written)} written"
-        was, why = self._replaced, ""
+        what, why = "a plan" if was is None else "a new plan", ""
         if was is not None and report.predicted_s > was.predicted_s:
             why = f"; the old plan's forecast of {format_time(was.predicted_s)} was too low"
         follows = "there is" if self._has_ended else f"from step {self._steps + 1} on steps follow"
