@@ -190,12 +190,19 @@ site: install
 	@echo "open build/site/README.html"
 
 # ---- native tests ------------------------------------------------------------------------------------------------
-# native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means passed.
+# native/tests is one program over native/core, native/simulate and native/search, built three times; exit status 0 means
+# passed. TSan looks at what threads do together, so its program leaves out what one thread does alone: native/simulate,
+# native/search and the tests of ALONE, which have neither threads nor an arena.
 
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 CORE_PARTS := a-b c d-g h-n o-r s-z
-CORE := $(CORE_PARTS:%=build/core/core.%.cpp) $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
+CORE := $(CORE_PARTS:%=build/core/core.%.cpp)
 CORE_TESTS := $(wildcard native/tests/*.cpp)
+ALONE := $(foreach part,compressed_tier decider pages simulate,native/tests/$(part)_tests.cpp)
+PLANNING := $(filter-out %module.cpp,$(wildcard native/simulate/*.cpp native/search/*.cpp))
+SOURCES_plain := $(CORE) $(CORE_TESTS) $(PLANNING)
+SOURCES_asan := $(SOURCES_plain)
+SOURCES_tsan := $(CORE) $(filter-out $(ALONE),$(CORE_TESTS))
 CORE_VARIANTS := plain asan tsan
 CORE_FLAGS := -std=c++20 -g1 -pthread -Wall -Wextra -ffp-contract=off -DEBBTIDE_CHECKS -Inative -MMD -MP
 FLAGS_plain := -O2
@@ -241,7 +248,7 @@ build/core/$(1)/%.o: %.cpp Makefile $$(PRECOMPILED:%=build/core/$(1)/%.gch)
 	@mkdir -p $$(@D)
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$(PRECOMPILED:%=-include build/core/$(1)/%) -c $$< -o $$@
 
-build/core/$(1)/tests.bin: $$(patsubst %.cpp,build/core/$(1)/%.o,$$(CORE) $$(CORE_TESTS))
+build/core/$(1)/tests.bin: $$(SOURCES_$(1):%.cpp=build/core/$(1)/%.o)
 	$$(CXX) $$(CORE_FLAGS) $$(FLAGS_$(1)) $$^ -o $$@
 
 .PHONY: core-test-$(1) stress-$(1)
