@@ -55,11 +55,11 @@ TEST(every_other_of_many_storages_is_evicted_as_long_as_there_are_memory_areas_a
   arena.check_invariants();
   std::mt19937 random(3);
   std::size_t most = 0;
-  for (unsigned i = 0; i < 6'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
+  for (unsigned i = 0; i < 3'000; ++i) {  // those that are read lie scattered, and as many as there are areas for
     unsigned which = static_cast<unsigned>(random()) % kCount;
     CHECK(word(all[which]) == which);
     if (random() % 4 == 0) word(all[which]) = which;  // a write
-    if (i % 200 == 0) most = std::max(most, memory_areas());
+    if (i % 100 == 0) most = std::max(most, memory_areas());
   }
   CHECK(most < options.most_areas);
   CHECK(arena.counters().areas <= at_most(options));
@@ -107,7 +107,7 @@ TEST(over_budget_for_want_of_memory_areas_says_which_limit_to_raise) {
 }
 
 TEST(the_least_recently_used_leave_and_few_are_looked_at_for_each) {
-  constexpr unsigned kMany = 8'000, kLeave = 2'000;
+  constexpr unsigned kMany = 8'000, kLeave = 1'000;
   Arena& arena = make_arena(0);
   arena.set_policy(*find_policy("lru"));
   auto all = storages(arena, kMany);
