@@ -26,7 +26,7 @@ def train_here(steps: int, result: Path, session: Any = None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    network = nn.Sequential(*[nn.Sequential(nn.Linear(768, 768), nn.GELU()) for _ in range(8)])
+    network = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(8)])
     model = DistributedDataParallel(network, bucket_cap_mb=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     generator = torch.Generator().manual_seed(rank)
@@ -34,7 +34,7 @@ def train_here(steps: int, result: Path, session: Any = None) -> None:
     for _ in range(steps):
         with session.step() if session is not None else contextlib.nullcontext():
             optimizer.zero_grad()
-            loss = model(torch.randn(256, 768, generator=generator)).square().mean()
+            loss = model(torch.randn(256, 512, generator=generator)).square().mean()
             loss.backward()
             optimizer.step()
         losses.append(loss.item())
