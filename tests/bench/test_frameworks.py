@@ -1,6 +1,7 @@
 """What people train with, without Ebbtide and with it: same bits, planned steps, bytes moved, a budget that held."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ pytestmark = [pytest.mark.starts, pytest.mark.slow]
 
 STEPS = 8
 LONGEST_S = 500
-AT_EACH_CHANGE = {"trainer", "ddp-session", "fsdp2"}
+NARROW = ("--width", "512")
+AT_EACH_CHANGE = {"trainer": (), "ddp-session": NARROW, "fsdp2": NARROW}
+"""And with which arguments."""
 EVALUATES = {"trainer", "trainer-callback", "lightning", "lightning-callback"}
 
 
@@ -41,6 +44,7 @@ def plain_sides() -> dict[object, Side]:
 def test_case(case: Case, plain_sides: dict[object, Side], tmp_path: Path) -> None:
     if package := missing(case):
         pytest.skip(f"{package} is not installed: pip install 'ebbtide[frameworks,quantization]' has it")
+    case = replace(case, arguments=(*case.arguments, *AT_EACH_CHANGE.get(case.name, ())))
     started = (*case.plain("python", ()), case.resumes)
     if started not in plain_sides:
         plain_sides[started] = run_side(case, tmp_path / "plain", STEPS, LONGEST_S, within=False)
