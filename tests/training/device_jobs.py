@@ -39,8 +39,8 @@ def batch(number: int, *shape: int) -> Batch:
     return rows, torch.randint(CLASSES, (rows.shape[0],), generator=chance)
 
 
-def moved(tensors: Iterable[Tensor]) -> Batch:
-    return tuple(tensor.pin_memory().to(DEVICE, non_blocking=True) for tensor in tensors)
+def moved(tensors: Iterable[Tensor], device: str = DEVICE) -> Batch:
+    return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
@@ -69,18 +69,19 @@ class Job:
 
     net: nn.Module
     make: Make = adamw
+    device: str = DEVICE
     optimizer: optim.Optimizer = field(init=False)
     also: dict[str, Tensor] = field(default_factory=dict)  # what else must have the same bits
     handles: list[Any] = field(default_factory=list)  # of hooks, which would keep the job alive
 
     def __post_init__(self) -> None:
-        self.net.to(DEVICE)
+        self.net.to(self.device)
         if isinstance(self.net, GPT2LMHeadModel):
             self.net.tie_weights()  # on a backend of others, `to` makes new parameters
         self.optimizer = self.make([p for p in self.net.parameters() if p.requires_grad])
 
     def batch(self, number: int) -> Batch:
-        return moved(batch(number))
+        return moved(batch(number), self.device)
 
     def loss(self, batch: Batch) -> Tensor:
         return F.cross_entropy(self.net(batch[0]).float(), batch[1])
@@ -108,7 +109,7 @@ class Tokens(Job):
 
     def batch(self, number: int) -> Batch:
         chance = torch.Generator().manual_seed(number)
-        return moved([torch.randint(128, (4, self.length(number)), generator=chance)])
+        return moved([torch.randint(128, (4, self.length(number)), generator=chance)], self.device)
 
     def loss(self, batch: Batch) -> Tensor:
         return self.net(batch[0], labels=batch[0]).loss
@@ -128,7 +129,7 @@ def gpt(dropout: float = 0.0) -> nn.Module:
 
 class Images(Job):
     def batch(self, number: int) -> Batch:
-        return moved(batch(number, 4, 8, 8, 8))
+        return moved(batch(number, 4, 8, 8, 8), self.device)
 
 
 def conv() -> nn.Module:

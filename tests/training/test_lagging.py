@@ -4,21 +4,34 @@ Where a fault must show, a gate holds a stream until the other side has gone on.
 """
 
 import ctypes
+import struct
 from collections.abc import Callable, Iterator
-from itertools import product
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.device import lagging
 from tests.device.lagging import held
 from tests.helpers import child
+from tests.training.device_jobs import (
+    Bits,
+    Checkpointed,
+    Images,
+    Job,
+    Make,
+    Tokens,
+    bits,
+    conv,
+    gpt,
+    mlp,
+    train,
+    with_dropout,
+)
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 FORGOTTEN = [
@@ -32,122 +45,65 @@ pytestmark = pytest.mark.in_child(ONE_THREAD, lagging.load)
 DEVICE = lagging.DEVICE
 STEPS = 5
 NUMBERS = 1 << 16
-Batch = tuple[Tensor, Tensor]
-LossOf = Callable[[nn.Module, Batch], Tensor]
-Between = Callable[[list[Tensor]], None]
 
 
-def mlp() -> tuple[nn.Module, Batch]:
-    net = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 10))
-    return net, (torch.randn(32, 48), torch.randint(10, (32,)))
+def updates(foreach: bool) -> list[Make]:
+    with_momentum = partial(optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01, foreach=foreach)
+    return [with_momentum, partial(optim.AdamW, lr=0.01, foreach=foreach)]
 
 
-def conv() -> tuple[nn.Module, Batch]:
-    body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-    net = nn.Sequential(body, nn.Conv2d(8, 16, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10))
-    return net, (torch.randn(4, 3, 16, 16), torch.randint(10, (4,)))
+def gpt_job(make: Make, device: str) -> Job:
+    job = Tokens(gpt(), make, device)
+    job.net.config._attn_implementation = "eager"  # of the fused ones, each device has its own
+    return job
 
 
-def gpt() -> tuple[nn.Module, Batch]:
-    sizes = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=97, n_positions=16, bos_token_id=0, eos_token_id=0)
-    sizes.resid_pdrop = sizes.embd_pdrop = sizes.attn_pdrop = 0.0
-    sizes._attn_implementation = "eager"  # of the fused ones, each device has its own
-    tokens = torch.randint(97, (3, 17))
-    return GPT2LMHeadModel(sizes), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+NETS: dict[str, Callable[[Make, str], Job]] = {
+    "mlp": lambda make, device: Job(mlp(), make, device),
+    "conv": lambda make, device: Images(conv(), make, device),
+    "gpt": gpt_job,
+}
 
 
-NETS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {"mlp": mlp, "conv": conv, "gpt": gpt}
+@contextmanager
+def alone() -> Iterator[None]:
+    """What is late in a step is done before the next one: late bytes would lie where that has its labels."""
+    yield
+    torch.accelerator.synchronize()
 
 
-def loss_of(net: nn.Module, batch: Batch) -> Tensor:
-    inputs, labels = batch
-    outputs = net(inputs)
-    logits = outputs.logits if hasattr(outputs, "logits") else outputs
-    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
-
-
-def sgd(parameters: Iterator[nn.Parameter], foreach: bool) -> optim.Optimizer:
-    return optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=foreach)
-
-
-def adamw(parameters: Iterator[nn.Parameter], foreach: bool) -> optim.Optimizer:
-    return optim.AdamW(parameters, lr=0.01, foreach=foreach)
-
-
-def train(
-    device: str,
-    make: Callable[[], tuple[nn.Module, Batch]] = mlp,
-    optimizer: Callable[[Iterator[nn.Parameter], bool], optim.Optimizer] = adamw,
-    foreach: bool = True,
-    loss_of: LossOf = loss_of,
-    between: Between = lambda _: None,
-) -> list[Any]:
-    """The losses, and the bytes of parameters, buffers and the optimizer's state.
-
-    ``between`` gets the parameters and gradients before each update.
-    """
+def trained(begin: Callable[[], Job], each: Callable[[], AbstractContextManager[None]] = nullcontext) -> Bits:
+    """The bits of losses, parameters, gradients and the optimizer's state, after steps with one batch."""
     torch.manual_seed(1)
-    net, batch = make()
-    net.to(device)
-    if isinstance(net, GPT2LMHeadModel):
-        net.tie_weights()  # on a backend of others, `to` makes new parameters
-    stepper = optimizer(net.parameters(), foreach)
-    losses = []
-    for _ in range(STEPS):
-        moved = [part.pin_memory().to(device, non_blocking=True) for part in batch]
-        stepper.zero_grad()
-        loss = loss_of(net, (moved[0], moved[1]))
-        loss.backward()
-        between([tensor for parameter in net.parameters() for tensor in (parameter.detach(), parameter.grad)])
-        stepper.step()
-        losses.append(loss.item())
-    state = [value for of_one in stepper.state.values() for value in of_one.values() if torch.is_tensor(value)]
-    return [losses, [tensor.detach().cpu().numpy().tobytes() for tensor in [*net.state_dict().values(), *state]]]
+    job = begin()
+    return bits(job, train(job, [0] * STEPS, each))
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("net", ["mlp", "conv", "gpt"])
 def test_networks_train_with_the_same_bits_as_on_the_cpu(net: str) -> None:
-    for optimizer, foreach in product((sgd, adamw), (False, True)):
-        first = train(DEVICE, NETS[net], optimizer, foreach)
-        assert first[0][-1] < first[0][0]
-        assert first == train(DEVICE, NETS[net], optimizer, foreach)
-        assert first == train("cpu", NETS[net], optimizer, foreach)
-    # Nothing but looks at the loss has the host wait, or the device would find little.
+    for make in (*updates(foreach=False), *updates(foreach=True)):
+        first = trained(partial(NETS[net], make, DEVICE))
+        assert struct.unpack("f", first[f"loss {STEPS - 1}"]) < struct.unpack("f", first["loss 0"])
+        assert first == trained(partial(NETS[net], make, DEVICE))
+        assert first == trained(partial(NETS[net], make, "cpu"))
+    # Nothing has the host wait before the end, or the device would find little.
     assert sum(beside for beside, _ in lagging.load().calls().values()) > 1000
     assert {operator for operator, (_, waited_for) in lagging.load().calls().items() if waited_for} == set()
 
 
-def checkpointed(net: nn.Module, batch: Batch) -> Tensor:
-    assert isinstance(net, nn.Sequential)
-    hidden = checkpoint(net[:-1], batch[0], use_reentrant=False)
-    return F.cross_entropy(net[-1](hidden), batch[1])
-
-
-def reentrant(net: nn.Module, batch: Batch) -> Tensor:
-    assert isinstance(net, nn.Sequential)
-    hidden = checkpoint(net[:-1], batch[0].requires_grad_(), use_reentrant=True)
-    return F.cross_entropy(net[-1](hidden), batch[1])
-
-
-def with_dropout() -> tuple[nn.Module, Batch]:
-    net, batch = mlp()
-    assert isinstance(net, nn.Sequential)
-    return net.insert(1, nn.Dropout(0.3)), batch
-
-
 def test_trains_with_checkpoints() -> None:
     """The mask of the dropout is drawn again in the backward pass."""
-    plain = train(DEVICE, with_dropout)
-    assert plain == train(DEVICE, with_dropout, loss_of=checkpointed)
-    assert plain == train(DEVICE, with_dropout, loss_of=reentrant)
-    assert plain != train(DEVICE)
+    plain = trained(lambda: Job(with_dropout()))
+    assert plain == trained(lambda: Checkpointed(with_dropout()))
+    assert plain == trained(lambda: Checkpointed(with_dropout(), reentrant=True))
+    assert plain != trained(lambda: Job(with_dropout().eval()))
 
 
 def test_trains_on_another_stream() -> None:
     with torch.Stream(device=DEVICE):
-        other = train(DEVICE)
-    assert other == train(DEVICE)
+        other = trained(lambda: Job(mlp()))
+    assert other == trained(lambda: Job(mlp()))
 
 
 def two_streams() -> tuple[torch.Stream, torch.Stream]:
@@ -230,9 +186,18 @@ def moved(tensors: list[Tensor], forgets: str) -> None:
 @pytest.mark.parametrize("forgets", ["", *FORGOTTEN])
 def test_a_training_whose_storages_move_must_wait(forgets: str) -> None:
     """A training that waits has its bits. In one that forgets one of the waits, some tensor is late before long."""
-    plain = train(DEVICE)
-    tries = (train(DEVICE, between=lambda tensors: moved(tensors, forgets)) == plain for _ in range(3))
-    assert all(tries) is (forgets == "")
+
+    def moves() -> Job:
+        job = Job(mlp())
+
+        def before_update(*_: object) -> None:
+            moved([tensor for one in job.net.parameters() for tensor in (one.detach(), one.grad)], forgets)
+
+        job.optimizer.register_step_pre_hook(before_update)
+        return job
+
+    plain = trained(lambda: Job(mlp()))
+    assert all(trained(moves, alone) == plain for _ in range(3)) is (forgets == "")
 
 
 def test_freed_and_read_by_the_same_stream() -> None:
@@ -441,8 +406,7 @@ def test_its_kernels_are_no_operators() -> None:
 def test_what_was_saved_is_loaded_onto_it(tmp_path: Path) -> None:
     path = tmp_path / "net.pt"
     torch.manual_seed(1)
-    net, _ = mlp()
-    net.to(DEVICE)
+    net = mlp().to(DEVICE)
     torch.save(net.state_dict(), path)
     loaded = torch.load(path)
     assert all(value.device.type == DEVICE for value in loaded.values())
