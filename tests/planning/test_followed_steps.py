@@ -290,6 +290,10 @@ def test_steps_that_do_more_than_was_planned_are_planned_once_three_come_in_a_ro
     assert (len(run.jobs), native.unloaded) == (2, [0])
     run.steps(50, longer)
     assert (native.schedules, run.plan.step_s) == (2, 0.24)
+    for _ in range(40):
+        run.steps(3, made_step(COLD))
+        run.steps(3, longer)
+    assert 16 <= native.schedules <= 2 * planning._MOST_PLANS
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -96,7 +96,7 @@ class Planning:
         self._waits = wanted.waits or wanted.save_timeline is not None
         self._pending: PendingPlan | None = None  # one at a time; the progress thread reads it
         self._waits_since_ns: int | None = None  # while training stands still for a plan or for planning here
-        self._kills = self._refusals = 0
+        self._kills = self._refusals = self._places_taken = 0
         self._last: tuple[Recording, str] | None = None  # a step and the planner's name, for the timeline
         self._shapes: dict[str, bool] = {}  # shapes of steps, and whether a plan was asked for
         self._plans: dict[int, Planned] = {}  # plans that steps may follow, by schedule; the first one stays the first
@@ -390,7 +390,9 @@ class Planning:
         shape, and take the plan's place."""
         steps.unlike = steps.unlike + 1 if like == self._like else 1
         self._like = like
-        if steps.unlike >= _UNLIKE and not self._wanted.fixed and self.followed is not None:
+        may = self._places_taken < _MOST_PLANS and not self._wanted.fixed  # two shapes that take turns do so for ever
+        if steps.unlike >= _UNLIKE and may and self.followed is not None:
+            self._places_taken += 1
             self._drop(self.followed)
             self._shapes.setdefault(like, False)
             self._learn(recording, budget_bytes)
