@@ -80,7 +80,7 @@ class Cell:
         return self.settle_steps + self.net.more_steps + STEADY_STEPS
 
 
-EBBTIDE_SETTLE_STEPS = 6  # two unbounded, one on the way into the budget, three in which late prefetches are mended
+EBBTIDE_SETTLE_STEPS = 10  # two unbounded, one into the budget, and looks after which steps are planned anew
 DEMAND_SETTLE_STEPS = 3
 COMPILE_SETTLE_STEPS = 2
 
