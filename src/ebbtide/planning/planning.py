@@ -394,6 +394,7 @@ class Planning:
         if steps.unlike >= _UNLIKE and may and self.followed is not None:
             self._places_taken += 1
             self._drop(self.followed)
+            self.followed = None
             self._shapes.setdefault(like, False)
             self._learn(recording, budget_bytes)
 
