@@ -88,7 +88,7 @@ calibrate: install
 	$(PY) -m bench.step.calibrate --out calibration.jsonl.gz
 
 # Two at a time: the native tests need nothing that pip installs, so they are compiled meanwhile. The Python tests come
-# after the rest, since they are two processes already.
+# after the rest, since they are three processes already.
 test:
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target browser dev core-test-asan core-test-tsan lint types
 	$(MAKE) --no-print-directory python-test
@@ -117,9 +117,9 @@ lint-page: dev
 types: dev
 	$(PY) -m mypy
 
-# Two processes: planning and starting Python take one core. Each begins with half of the files, in their order, so that
-# few fixtures are made twice; who has nothing left takes tests from the other.
-PYTEST := $(PY) -m pytest --numprocesses=2 --dist=worksteal
+# Three processes for two cores, since tests wait a tenth of the time, for children and disks. Each begins with a third of
+# the files, in their order, so that few fixtures are made twice; who has nothing left takes tests from the others.
+PYTEST := $(PY) -m pytest --numprocesses=3 --dist=worksteal
 python-test: dev browser
 	$(PYTEST)
 
