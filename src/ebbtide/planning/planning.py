@@ -101,7 +101,7 @@ class Planning:
         self._shapes: dict[str, bool] = {}  # shapes of steps, and whether a plan was asked for
         self._plans: dict[int, Planned] = {}  # plans that steps may follow, by schedule; the first one stays the first
         self._first: int | None = None  # the schedule of the first plan; -1 once it is no more
-        self._like = ""  # the shape of the last step that followed no schedule
+        self._like = ""  # the shape of the last step that followed no schedule, or did other things than its plan
         self._replaced: PlanReport | None = None  # the plan that was replaced or forgotten last
         self._has_ended = False
         self._steps = 0
